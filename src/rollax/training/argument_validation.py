@@ -47,14 +47,16 @@ ARGUMENTS_NEED_ID_MESSAGE = (
 
 
 def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that makes a function explain unknown keywords.
+    """Return a decorator that raises an explanatory error for unknown keywords.
 
-    The decorated function raises UsageError for a keyword that it does not take. The message names
-    the group of settings that the keyword belongs to, the name in rollax for a name of another
-    library, or similar keywords. Settings are those of the argument `algorithm`, if it is valid.
+    The decorated function raises UsageError for a keyword that is not one of its parameters. The
+    message names the settings group that contains the keyword, the rollax name of another
+    library's keyword, or similar keywords. If the argument `algorithm` is valid, only the settings
+    of this algorithm are searched. Otherwise, the settings of all algorithms are searched.
 
     Args:
-        **groups: Settings classes by group name, in addition to `options`, `config` and `network`.
+        **groups: Further settings classes, keyed by group name. The groups `options`, `config` and
+            `network` are always included.
 
     Returns:
         The decorator.
@@ -79,7 +81,10 @@ def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]
 def _unknown_keyword_error(
     name: str, known: list[str], groups: Mapping[str, type], algorithm: object
 ) -> UsageError:
-    """Return the error for a keyword that is not in `known`."""
+    """Return the error for an unknown keyword.
+
+    `known` lists the function's parameters, and `groups` maps group names to settings classes.
+    """
     all_entries = list_algorithms()
     entries = (
         [all_entries[algorithm]]
@@ -116,10 +121,10 @@ def _unknown_keyword_error(
 
 
 def check_not_worker_process() -> None:
-    """Check that this process is not a starting worker process.
+    """Check that this process is not a worker process that is importing the user's script.
 
-    `multiprocessing` imports the user's script again in worker processes, so an unguarded script
-    would train there as well.
+    `multiprocessing` imports the user's script again in worker processes. A script without an
+    `if __name__ == "__main__":` guard would train there as well.
 
     Raises:
         UsageError: If this process is such a worker process.
@@ -133,13 +138,13 @@ def check_not_worker_process() -> None:
 
 
 def validate_environment(environment: object) -> Environment | None:
-    """Return an environment object in single precision, or None for an id.
+    """Validate an environment argument and convert an environment object to single precision.
 
     Args:
-        environment: Id or environment object.
+        environment: Environment id or environment object.
 
     Returns:
-        The environment in single precision, or None.
+        The environment in single precision, or None for an id.
 
     Raises:
         UsageError: If the value is neither an id nor a rollax environment.
@@ -185,20 +190,20 @@ def validate_environment(environment: object) -> Environment | None:
 
 
 def check_no_environment_arguments(arguments: object, eval_arguments: object) -> None:
-    """Check that no arguments were passed in addition to an environment object.
+    """Check that no environment arguments were passed together with an environment object.
 
     Raises:
-        UsageError: If there are arguments.
+        UsageError: If `arguments` or `eval_arguments` is not empty.
     """
     if coerce_dict("arguments", arguments) or coerce_dict("eval_arguments", eval_arguments):
         raise UsageError(ARGUMENTS_NEED_ID_MESSAGE)
 
 
 def environment_name_and_imports(environment: str | Environment) -> tuple[str, tuple[str, ...]]:
-    """Return the name or id of an environment, and the packages imported for it.
+    """Return the id or name of an environment, and the names of packages imported for it.
 
-    If an id names a package, the package is imported, and the second value is a tuple with its
-    name. Otherwise the second value is an empty tuple.
+    If an id names a package, this function imports the package. The second value then contains
+    the package name. Otherwise, the second value is empty.
     """
     return (
         (environment, import_package(environment))
@@ -208,10 +213,13 @@ def environment_name_and_imports(environment: str | Environment) -> tuple[str, t
 
 
 def validate_environment_object(environment: object) -> Environment | None:
-    """Return the environment object for an existing run in single precision, or None.
+    """Validate the `environment` argument for an existing run.
 
     Args:
         environment: Environment object or None.
+
+    Returns:
+        The environment in single precision, or None if `environment` is None.
 
     Raises:
         UsageError: If the value is an id, or is not a rollax environment.
@@ -286,10 +294,12 @@ def check_environment_name(name: object) -> None:
 def split_network_argument(
     network: NetworkFn | DataclassInstance | SettingValues | None,
 ) -> tuple[NetworkFn | None, DataclassInstance | SettingValues | None]:
-    """Return `network` as a function and as settings. At least one of the two is None.
+    """Return `(network function, network settings)` for the argument `network`.
+
+    At least one of the two values is None.
 
     Raises:
-        UsageError: As in `is_network_function`.
+        UsageError: If `network` is neither a function nor settings.
     """
     if is_network_function(network):
         return network, None
@@ -300,7 +310,8 @@ def is_network_function(network: object) -> TypeGuard[NetworkFn]:
     """Return whether `network` is a function that makes a network, rather than settings.
 
     Raises:
-        UsageError: If `network` is neither, for example a network or a module of another library.
+        UsageError: If `network` is neither a function nor settings, for example a network object or
+            a module of another library.
     """
     if network is None or isinstance(network, Mapping):
         return False
@@ -330,7 +341,7 @@ _NETWORK_ADAPTERS = {  # base class of modules -> library, and the call that ada
 
 
 def _network_adapter_message(network: object) -> str | None:
-    """Return an error message for a module or module class of another library, else None."""
+    """Return an error message for a module of Equinox or Flax, else None."""
     kind = network if isinstance(network, type) else type(network)
     if hasattr(kind, "unroll"):
         return None
@@ -348,11 +359,11 @@ def _network_adapter_message(network: object) -> str | None:
 
 
 def resolve_options(options: object, **overrides: object) -> RunOptions:
-    """Return the options of a run with overrides.
+    """Return run options with overrides applied.
 
     Args:
         options: Options, a dictionary of options, or None for the defaults.
-        **overrides: Values by name. None leaves an option unchanged.
+        **overrides: New values, keyed by option name. None leaves an option unchanged.
 
     Raises:
         UsageError: If a name is unknown or a value cannot be converted.
@@ -388,10 +399,10 @@ def check_display(show: object) -> None:
 
 
 def describe_passed_arguments(**values: object) -> str:
-    """Return a line with the names of the arguments that are not None.
+    """Return a line of text with the names of the arguments that are not None.
 
-    Distributed processes compare this line to check that they were called with the same arguments.
-    It covers arguments without a text form, such as functions.
+    Distributed processes compare these lines to check that all of them received the same
+    arguments. Only names are compared, because functions and objects have no text form.
     """
     return f"given: {[name for name, value in values.items() if value is not None]}\n"
 

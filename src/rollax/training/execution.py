@@ -44,14 +44,15 @@ def run_in_folder(
     is_new: bool = False,
     quiet: bool = False,
 ) -> RunOutcome:
-    """Train a run in its folder, from its newest checkpoint or from the start, and show messages.
+    """Train a run in its folder from the newest checkpoint or from the start, and show messages.
 
     Args:
         spec: Specification of the run.
         folder: Folder of the run, which this process has locked.
         environment: Environment object, or None if the environment is made from its id.
-        network: Function that makes the network, or None if settings describe it.
-        metrics: Function that adds values to an evaluation, or None.
+        network: Function that maps a random key to a network, or None if settings describe the
+            network.
+        metrics: User function that computes custom metrics of an evaluation, or None.
         show: Display, which is closed when the run ends.
         warnings: Warnings to show first.
         learning_rate: Constant learning rate in place of the schedule, or None.
@@ -64,8 +65,8 @@ def run_in_folder(
         The result, and whether an interrupt stopped the run.
 
     Raises:
-        KeyboardInterrupt: Immediately at a second interrupt.
-        UsageError: If a callback raises. The run is saved before.
+        KeyboardInterrupt: If a second interrupt arrives. The run then ends immediately.
+        UsageError: If a callback raises an exception. The run is saved first.
     """
     show = ResilientDisplay(show if processes.is_first_process() else NullDisplay())
     with stop_on_signals(notify_fn=show.message) as request:
@@ -110,7 +111,7 @@ def run_in_folder(
 def unwrap_outcome(
     outcome: RunOutcome, environment: Environment | None, network: NetworkFn | None
 ) -> Result:
-    """Return the result of a run.
+    """Return the result of a run, or raise KeyboardInterrupt if it was interrupted.
 
     Args:
         outcome: Outcome of the run.
@@ -118,7 +119,7 @@ def unwrap_outcome(
         network: Network function that the user passed, or None.
 
     Raises:
-        KeyboardInterrupt: If an interrupt stopped the run. The exception carries the result.
+        KeyboardInterrupt: If an interrupt stopped the run. Its attribute `result` is the result.
     """
     result = outcome.result._replace(environment=environment, network=network)
     if not outcome.is_interrupted:

@@ -51,8 +51,8 @@ MAX_ROLLBACKS = 10
 def run_session(session: Session, request: StopRequest) -> Result:
     """Train from the newest checkpoint, or from the start, until the end or a stop request.
 
-    In a distributed run, all processes call this function, and agree on decisions that depend on
-    clocks or signals.
+    In a distributed run, all processes must call this function. Decisions that depend on clocks or
+    signals are synchronized between processes.
 
     Args:
         session: Session of the run.
@@ -62,7 +62,7 @@ def run_session(session: Session, request: StopRequest) -> Result:
         The result of the run.
 
     Raises:
-        UsageError: If a callback raises. The run is saved before.
+        UsageError: If a callback raises an exception. The run is saved first.
     """
     # With several processes, the first one passes the request on between segments.
     agreed_request = request if processes.num_processes() == 1 else StopRequest()
@@ -105,7 +105,7 @@ def run_session(session: Session, request: StopRequest) -> Result:
 
 
 def _train_until_stop(session: Session, request: StopRequest, agreed_request: StopRequest) -> bool:
-    """Train to the end or to a stop. Return False if the run ended with nonfinite values."""
+    """Train until the end or a stop. Return False if nonfinite values stopped the run."""
     while True:
         update_program.agree_on_stop_and_pace(session, request, agreed_request)
         is_interrupted = bool(agreed_request.signal_number) or session.callbacks.failure is not None
@@ -138,9 +138,10 @@ def _exit_code(status: str, request: StopRequest) -> int:
 
 
 def _evolve_if_due(session: Session) -> None:
-    """Evolve the population at the end of a generation.
+    """Replace members of the population if a generation is due.
 
-    Evaluation and checkpoint come first, so that both contain the members before the generation.
+    The evaluation and the checkpoint of the same step run first, with the members before
+    replacement.
     """
     spec, updates = session.spec, session.updates
     if session.program.evolve is None or not spec.is_window_end(updates):
@@ -169,7 +170,7 @@ def _is_checkpoint_due(session: Session) -> bool:
 
 
 def _updates_per_checkpoint(spec: Spec) -> int:
-    """Return the updates between checkpoints, a multiple of the updates per metric line."""
+    """Return the number of updates between checkpoints, a multiple of `updates_per_line`."""
     if not spec.options.checkpoint_steps:
         return spec.total_updates + 1
     updates = spec.options.checkpoint_steps / spec.config.steps_per_update
@@ -182,14 +183,15 @@ def check_metrics_and_loggers(
     environment: Environment | None = None,
     callbacks: Sequence[NamedCallback] = (),
 ) -> None:
-    """Check that packages of loggers are installed, and that metrics of the options exist.
+    """Check that the packages of loggers and the metrics named in the options exist.
 
     Args:
         spec: Specification of the run.
-        metric: Function that adds values to an evaluation, or None. With a function, the names of
-            the values are not known in advance, so the names of metrics are not checked.
+        metric: User function that computes custom metrics of an evaluation, or None. Its metric
+            names are not known in advance, so with a function no metric names are checked.
         environment: Environment object, or None if the environment is made from its id.
-        callbacks: Callbacks. Those of evaluations may log values, so `stop_when` is not checked.
+        callbacks: Callbacks. If one of them receives evaluations, it may log metrics, so the names
+            in `stop_when` are not checked.
 
     Raises:
         UsageError: If a package is missing, or evaluations do not contain the best metric or a
@@ -234,7 +236,7 @@ def _example_metrics(spec: Spec, environment: Environment | None) -> MetricValue
 
 
 def _run_segment(session: Session) -> bool:
-    """Run one segment. Return False if the run has to stop because all values are nonfinite."""
+    """Run one segment. Return False if nonfinite values in every member stop the run."""
     started = time.monotonic()
     session.state, rows = session.program.advance(session.state, _segment_length(session))
     seconds = time.monotonic() - started
@@ -276,7 +278,7 @@ def _record_segment(session: Session, rows: Metrics, number: int, speed: float) 
 
 
 def _metric_line_starts(updates: int, number: int, per_line: int) -> range:
-    """Return the first update of every metric line that a segment contributes to."""
+    """Return the index of the first update of each metric line that a segment contributes to."""
     return range(updates // per_line * per_line, updates + number, per_line)
 
 
@@ -284,7 +286,8 @@ def _segment_length(session: Session) -> int:
     """Return the number of updates of the next segment.
 
     A segment ends at a metric line, or at the next evaluation, generation or checkpoint. If a
-    callback receives metrics, it ends at the next line, so that a stop does not depend on speed.
+    callback receives metrics, the segment ends at the next metric line. The step of a requested
+    stop then does not depend on speed.
     """
     spec, updates = session.spec, session.updates
     line = spec.updates_per_line

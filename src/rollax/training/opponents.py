@@ -1,4 +1,4 @@
-"""Opponents: agents that act with the policies of other runs."""
+"""Opponents: agents that act with fixed policies from other runs."""
 
 import dataclasses
 import shutil
@@ -35,7 +35,7 @@ class RunCheckpoint(NamedTuple):
 
 
 def parse_run_and_checkpoint(run: str) -> RunCheckpoint:
-    """Split "RUN@CHECKPOINT" into the folder and the checkpoint, by default "last".
+    """Split "RUN@CHECKPOINT" into run folder and checkpoint name. The default is "last".
 
     Args:
         run: Folder of a run, with an optional checkpoint.
@@ -44,7 +44,7 @@ def parse_run_and_checkpoint(run: str) -> RunCheckpoint:
         The folder and the name of the checkpoint.
 
     Raises:
-        UsageError: If the path cannot be encoded.
+        UsageError: If the path is too long or cannot be encoded.
     """
     folder, at, checkpoint = run.rpartition("@")
     check_path("the opponent", Path(run))
@@ -54,7 +54,7 @@ def parse_run_and_checkpoint(run: str) -> RunCheckpoint:
 
 
 def opponent_copy_folder(folder: Path, agent_type: str, run: str) -> Path:
-    """Return the folder inside a run that contains its copy of an opponent.
+    """Return the folder inside a run that contains the copy of an opponent's run.
 
     Args:
         folder: Folder of the run.
@@ -62,7 +62,7 @@ def opponent_copy_folder(folder: Path, agent_type: str, run: str) -> Path:
         run: Folder of the opponent, as read from config.yaml.
 
     Raises:
-        UsageError: If config.yaml names another folder, or the copy is a link.
+        UsageError: If `run` is not `opponents/<agent type>`, or the folder is a link.
     """
     if (
         run != f"{OPPONENTS_FOLDER}/{agent_type}"
@@ -82,15 +82,15 @@ def opponent_copy_folder(folder: Path, agent_type: str, run: str) -> Path:
 def add_opponents(
     spec: Spec, environment: Environment | None, policies: "Mapping[str, rollax.policy.Policy]"
 ) -> Environment | None:
-    """Return the environment with the run's opponents as fixed agents.
+    """Return the environment with agents that act with the opponents' policies.
 
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
-        policies: Policy of each opponent, by agent type.
+        policies: Policy of each opponent, keyed by agent type.
 
     Returns:
-        The environment with opponents. Without policies, `environment` unchanged.
+        The environment with opponents, or `environment` unchanged if `policies` is empty.
 
     Raises:
         UsageError: If an opponent was trained in another environment or as another agent type.
@@ -142,15 +142,15 @@ def _add_agent_ids(algorithm: Algorithm, space: Space) -> Algorithm:
 def copy_opponents(
     folder: Path, spec: Spec, policies: "Mapping[str, rollax.policy.Policy]"
 ) -> Spec:
-    """Copy the policies of a run's opponents into its folder, which then needs no other run.
+    """Copy the opponents' policies into the folder of a run, so that it does not need other runs.
 
     Args:
         folder: Folder of the run.
         spec: Specification of the run.
-        policies: Policy of each opponent, by agent type.
+        policies: Policy of each opponent, keyed by agent type.
 
     Returns:
-        The specification with the copies as opponents, which is also written to the folder.
+        The specification with the copies as opponents. It is also written to the folder.
 
     Raises:
         UsageError: If the folder of an opponent contains a symbolic link.
@@ -175,7 +175,7 @@ def copy_opponents(
 
 
 def _copy_folder(folder: Path, target: Path) -> None:
-    """Copy a folder, or raise UsageError if it contains a link, which could lead out of it."""
+    """Copy a folder. Raise UsageError if it contains a symbolic link, which could lead outside."""
     for path in folder.rglob("*"):
         check_not_symlink(path)
     shutil.copytree(folder, target)

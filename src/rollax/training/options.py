@@ -115,7 +115,7 @@ class RunOptions:
 
     @property
     def info(self) -> dict[str, str]:
-        """Reduction of each value of `info` over an episode, by name."""
+        """Reduction of each value of `info` over an episode ("mean", ...), keyed by value name."""
         return parse_info_reductions(self.eval_info, "eval_info")
 
     def check(self) -> None:
@@ -189,10 +189,10 @@ def check_evolve_options(options: RunOptions, ranges: Mapping[str, Range]) -> No
 
     Args:
         options: Options of the run.
-        ranges: Ranges of the evolving settings by name.
+        ranges: Range of each evolving setting, keyed by setting name.
 
     Raises:
-        UsageError: If an option was set that has no effect on these ranges.
+        UsageError: If an option differs from its default but has no effect on these settings.
     """
     default = RunOptions()
     unused = [n for n in EVOLVE_OPTIONS if getattr(options, n) != getattr(default, n)]
@@ -217,10 +217,10 @@ def check_evolve_options(options: RunOptions, ranges: Mapping[str, Range]) -> No
 
 
 def parse_info_reductions(entries: Iterable[str], option: str) -> dict[str, str]:
-    """Parse entries of the form NAME=HOW into a dictionary.
+    """Parse entries `NAME=REDUCTION` into a dictionary from name to reduction.
 
     Args:
-        entries: Entries, with HOW one of `INFO_REDUCTIONS`.
+        entries: Entries. REDUCTION is one of `INFO_REDUCTIONS`.
         option: Name of the option, for the error message.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Tuned settings by algorithm and environment, from the library or from a user's file."""
+"""Presets: tuned settings for pairs of algorithm and environment."""
 
 import contextlib
 import fnmatch
@@ -32,10 +32,10 @@ class Preset(NamedTuple):
     """Tuned settings for an environment.
 
     Attributes:
-        total_steps: Environment frames to train for, or None.
-        arguments: Arguments of the environment.
-        config: Settings of the algorithm.
-        network: Settings of the network.
+        total_steps: Environment frames to train for, or None if not set.
+        arguments: Arguments of the environment, keyed by name.
+        config: Settings of the algorithm, keyed by name.
+        network: Settings of the network, keyed by name.
         eval_stochastic: Whether evaluations sample actions.
     """
 
@@ -49,13 +49,13 @@ class Preset(NamedTuple):
 def load_preset(algorithm: str, environment: str, file: Path | None = None) -> Preset:
     """Return the tuned settings for an algorithm and an environment.
 
-    An exact id takes precedence over a pattern, and a longer pattern over a shorter one. Without a
-    matching entry, the preset is empty.
+    An entry for the exact environment id takes precedence over patterns, and longer patterns take
+    precedence over shorter ones. Without a matching entry, the built-in preset is empty.
 
     Args:
         algorithm: Name of the algorithm.
         environment: Id of the environment.
-        file: Preset file in place of the library's table, or None.
+        file: Preset file, or None for the built-in presets of the algorithm.
 
     Returns:
         The preset.
@@ -84,14 +84,14 @@ def load_preset(algorithm: str, environment: str, file: Path | None = None) -> P
 def explain_preset_arguments(
     spec: "rollax.training.spec.Spec", make_network: NetworkFn | None
 ) -> Iterator[None]:
-    """Add the environment arguments of a preset to UsageErrors in this context.
+    """Return a context manager that names a preset's environment arguments in each UsageError.
 
-    A custom network may have been made for the environment's default arguments, with other
-    observations or actions.
+    A custom network may be incompatible with the preset because it was written for the
+    environment's default arguments.
 
     Args:
         spec: Specification of the run.
-        make_network: The user's network or solution. None leaves errors unchanged.
+        make_network: Custom network or solution function, or None. None leaves errors unchanged.
     """
     try:
         yield
@@ -133,7 +133,7 @@ def example_environment(algorithm: str) -> str:
 
 
 def _read_preset_file(file: Path) -> dict[str, dict[str, Any]]:
-    """Read presets by environment from a file that `rollax sweep --export-preset` writes."""
+    """Read presets, keyed by environment, from a file of `rollax sweep --export-preset`."""
     try:
         table = coerce(
             str(file),

@@ -1,7 +1,7 @@
 """Results of a training run and of the evaluations during it.
 
-Methods of a result call public functions of rollax, whose modules depend on this module. They are
-therefore imported when a method is called.
+Methods of a result call public functions of rollax. These functions are imported when a method is
+called, because their modules depend on this module.
 """
 
 import functools
@@ -37,7 +37,7 @@ class Evaluated(NamedTuple):
 
     Attributes:
         step: Environment frames that each member has trained for.
-        values: Values of the evaluation by name.
+        values: Metrics of the evaluation, keyed by name.
         scores: Best metric of each member of a population, or None for a single run.
     """
 
@@ -69,11 +69,11 @@ class Result(NamedTuple):
         status: "done", "stopped", "nonfinite", or "failed" if a host simulator failed.
         exit_code: Exit code of the command line for this status.
         steps: Environment frames that each member has trained for.
-        evaluation: Values of the last evaluation, which may differ from the best one. Empty without
-            an evaluation.
+        evaluation: Metrics of the last evaluation (not necessarily the best one), keyed by name.
+            Empty if the run was not evaluated.
         wall_time: Duration of the run in seconds.
         steps_per_second: Frames of all members per second, without evaluation and compilation.
-        best: Step and best metric of the best checkpoint, or None.
+        best: Step and best metric of the best checkpoint, or None if no metric was finite.
         scores: Best metric of each member of a population at its last evaluation, or None for a
             single run.
         environment: Environment object that the run was started with, or None. Methods of the
@@ -104,7 +104,7 @@ class Result(NamedTuple):
         return str(self.folder)
 
     def _facts(self) -> dict[str, Any]:
-        """Return the values of texts that describe the result, by name."""
+        """Return the values that `repr(result)` shows, keyed by label."""
         member_returns = self.evaluation.get("return_members")
         return {
             "status": self.status,
@@ -170,14 +170,16 @@ class Result(NamedTuple):
             member: Index of the member of a population, as in `rollax.load`.
             greedy: Whether to take the most likely actions instead of sampling. None uses the
                 setting of the run's evaluations.
-            metrics: Function from `Episodes` to additional metrics by name, as in `rollax.train`.
-            info: Reductions of `info` entries by name, as in `Policy.evaluate`.
+            metrics: Function that maps `Episodes` to a dictionary of additional metrics, as in
+                `rollax.train`.
+            info: Reduction of each `info` value over an episode, keyed by value name, as in
+                `Policy.evaluate`.
             env_workers: Number of worker processes for simulators on the host. None uses the
                 setting of the run.
             eval_arguments: Arguments of the evaluation environment, as in `rollax.load`.
 
         Returns:
-            Metrics of the evaluation by name.
+            Metrics of the evaluation, keyed by name.
 
         Raises:
             UsageError: If the checkpoint does not exist or an argument is invalid.
@@ -273,7 +275,7 @@ class Result(NamedTuple):
         return _public_function("report")(self, path=path, render=render, label=label, quiet=quiet)
 
     def summary(self) -> dict[str, Any]:
-        """Return the result as one flat dictionary for scripts."""
+        """Return the result as one flat dictionary of plain values, for scripts."""
         # The number of finite returns is included only if some returns are not finite.
         counts = ("return_count",) if self.evaluation.get("return_any_nan") else ()
         # Members of an evolved population that share a founder are not independent, so there is no
@@ -304,9 +306,10 @@ class Result(NamedTuple):
 
 
 def accept_result(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function of a run with the keywords `environment` and `network`.
+    """Decorate a function so that a `Result` provides the keywords `environment` and `network`.
 
-    If its first argument is a `Result` with objects, these are the defaults of the keywords.
+    If the first argument is a `Result`, its environment and network are used for keywords that are
+    None or not passed.
     """
     first = next(iter(inspect.signature(function).parameters))
 
@@ -322,5 +325,5 @@ def accept_result(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _public_function(name: str) -> Callable[..., Any]:
-    """Return a public function of rollax."""
+    """Return the function `rollax.<name>`."""
     return getattr(importlib.import_module("rollax"), name)

@@ -1,4 +1,4 @@
-"""Session of a training run: start or resume, state between segments, records and checkpoints."""
+"""Training session: start or resume of a run, its state, records and checkpoints."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -29,16 +29,19 @@ from rollax.types import MetricValues
 
 
 class Session:
-    """State of a run in one process. A segment is several updates that are compiled together.
+    """Training session of a run in one process: state, program, records and checkpoints.
+
+    Functions of a session run between segments. A segment is one call that runs several compiled
+    updates.
 
     Args:
         spec: Specification of the run.
         folder: Folder of the run.
         program: Compiled program.
         show: Display for messages and progress.
-        metric: Function that adds values to an evaluation, or None.
-        learning_rate: Constant learning rate in place of the schedule, or None.
-        stop_when: Function that may stop the run early, or None.
+        metric: User function that computes custom metrics of an evaluation, or None.
+        learning_rate: Constant learning rate in place of the schedule, or None for the schedule.
+        stop_when: User function that may stop the run early, or None.
         callbacks: Callbacks of the user.
         quiet: Whether to suppress the output of dashboards such as Weights & Biases.
     """
@@ -106,7 +109,7 @@ class Session:
         return self.frames_of_all_members(self.num_timed_updates) / self.update_seconds
 
     def frames_of_all_members(self, num_updates: int) -> int:
-        """Return the environment frames of all members in a number of updates."""
+        """Return the number of environment frames, over all members, in `num_updates` updates."""
         return num_updates * self.spec.config.steps_per_update * (self.program.num_members or 1)
 
     def warn(self, text: str) -> None:
@@ -115,7 +118,7 @@ class Session:
 
 
 def restore_or_init(session: Session) -> None:
-    """Restore the newest good checkpoint, or initialize a new state."""
+    """Restore the newest intact checkpoint. Without a checkpoint, initialize a new state."""
     if not session.checkpoints.steps():
         # The process ended before its first checkpoint, so the records are written again.
         open_recorder(session, -1 if recorder.has_records(session.folder) else None)
@@ -142,7 +145,7 @@ def restore_or_init(session: Session) -> None:
 
 
 def _restore_records(session: Session, step: int) -> list[MetricValues]:
-    """Restore the wall time and the last evaluation, and return the evaluations up to a step."""
+    """Restore the wall time and the last evaluation. Return the evaluation records up to `step`."""
     path = session.folder / METRICS_FILE
     records = read_metrics(path) if path.exists() else []
     records = [record for record in records if record["step"] <= step]
@@ -154,7 +157,7 @@ def _restore_records(session: Session, step: int) -> list[MetricValues]:
 
 
 def apply_schedules(session: Session, state: State) -> State:
-    """Return a restored state with the schedules of this session."""
+    """Return a restored state with this session's schedule length and constant learning rate."""
     algorithm = session.program.algorithm
     state = changed_state.with_total_updates(algorithm, state, session.spec.total_updates)
     if session.learning_rate is None:
@@ -177,8 +180,8 @@ def open_recorder(
 
     Args:
         session: Session of the run.
-        resume_from: Step at which a resumed run continues, or None.
-        evaluated_steps: Steps that have an evaluation.
+        resume_from: Step at which a resumed run continues, or None for a new run.
+        evaluated_steps: Steps with a recorded evaluation, for processes that write no files.
     """
     if not processes.is_first_process():
         session.recorder = recorder.NullRecorder(evaluated_steps)
@@ -197,18 +200,18 @@ def run_callbacks(
     episodes: Episodes | None = None,
     result: Result | None = None,
 ) -> MetricValues:
-    """Call the callbacks of an event.
+    """Call the callbacks for an event.
 
     Args:
         session: Session of the run.
         kind: Kind of the event.
-        values: Recorded values by name.
-        updates: Updates at the event, or None for those of the session.
-        episodes: Episodes of an evaluation, or None.
-        result: Result of the run at its end, or None.
+        values: Recorded values, keyed by name.
+        updates: Number of completed updates at the event, or None for `session.updates`.
+        episodes: Episodes for an "evaluation" event, or None.
+        result: Result of the run for an "end" event, or None.
 
     Returns:
-        The values that the callbacks logged, by name.
+        The values that the callbacks logged, keyed by name.
     """
     if not session.callbacks.handles(kind):
         return {}
@@ -232,7 +235,7 @@ def run_callbacks(
 
 
 def save_checkpoint(session: Session) -> None:
-    """Save a checkpoint with the metrics of the evaluation at this step, if there was one."""
+    """Save a checkpoint. If this step was evaluated, the checkpoint includes its metrics."""
     evaluation, best_metric = session.evaluation, session.spec.options.best_metric
     metrics = {
         name: float(value) for name, value in evaluation.items() if isinstance(value, int | float)

@@ -1,4 +1,4 @@
-"""Specification of a run, made from the user's settings and a preset."""
+"""Specification of a run, built from the user's settings and a preset."""
 
 import contextlib
 import dataclasses
@@ -36,26 +36,27 @@ CUSTOM = "custom"  # replaces the settings of a user's network
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """Specification of a run, with everything needed to repeat it. It is stored as config.yaml.
+    """Complete specification of a run, stored in config.yaml.
 
     Attributes:
         algorithm: Name of the algorithm.
-        environment: Id or name of the environment.
-        arguments: Arguments of the environment.
+        environment: Environment id, or name of an environment object.
+        arguments: Arguments of the environment, keyed by name.
         config: Settings of the algorithm.
         network: Settings of the network, or `CUSTOM`.
         options: Options of the training loop.
-        sweep: Values of each setting in a sweep.
-        eval_arguments: Arguments of the environment that differ in evaluations.
-        opponents: Run with the policy of each opponent, by agent type.
-        evolve: Range of each setting of an evolving population.
-        updates_per_line: Updates between lines of metrics. This interval and the next two are
-            chosen once, so that a run resumed with other total steps keeps them.
-        updates_per_evaluation: Updates between evaluations, or 0.
-        updates_per_generation: Updates between generations, or 0.
-        own_environment: Whether the environment is an object that cannot be made from its name.
-        imports: Modules that register environments or algorithms of the run. Reading a run folder
-            imports them only if the user trusts it.
+        sweep: Swept values, keyed by setting name.
+        eval_arguments: Arguments of the environment that differ in evaluations, keyed by name.
+        opponents: Folder of the run with the opponent's policy, keyed by agent type.
+        evolve: Range of each evolving setting, keyed by setting name.
+        updates_per_line: Updates between metric lines. This interval and the next two are fixed
+            when the run is created, so that a resume with other total steps does not change them.
+        updates_per_evaluation: Updates between evaluations. 0 disables them.
+        updates_per_generation: Updates between generations. 0 disables them.
+        own_environment: Whether the user passed the environment as an object. It cannot be made
+            from its name.
+        imports: Names of modules that register environments or algorithms of the run. When a run
+            folder is read, these modules are imported only if the user trusts the folder.
     """
 
     algorithm: str
@@ -87,7 +88,7 @@ class Spec:
 
     @property
     def derived_settings(self) -> DerivedSettings:
-        """Quantities derived from the settings of the algorithm."""
+        """Quantities derived from the algorithm's settings, such as the replay capacity."""
         return get_algorithm_entry(self.algorithm).derive_settings(self.config)
 
     @property
@@ -110,12 +111,12 @@ class Spec:
         return self.options.evolve_metric or get_algorithm_entry(self.algorithm).evolve_metric
 
     def is_window_end(self, updates: int) -> bool:
-        """Return whether a measurement window of evolving members ends after these updates."""
+        """Return whether a measurement window of evolving members ends after `updates` updates."""
         interval = self.updates_per_generation
         return bool(interval and updates % interval == 0 and 0 < updates < self.total_updates)
 
     def is_generation_due(self, updates: int) -> bool:
-        """Return whether a generation is due after these updates. False at the end of the run."""
+        """Return whether a generation is due after `updates` updates. Never at the end of a run."""
         return (
             self.is_window_end(updates)
             and updates * self.config.steps_per_update >= self.options.evolve_start
@@ -127,7 +128,10 @@ class Spec:
         return [setting | {"seed": seed} for setting in self.swept_settings() for seed in seeds]
 
     def swept_settings(self) -> list[dict[str, float]]:
-        """Return the combinations of swept values by name. Without a sweep, the only one is {}."""
+        """Return a dictionary from setting name to value for each combination of swept values.
+
+        Without a sweep, the list is `[{}]`.
+        """
         combine = zip if self.options.sweep_paired and self.sweep else itertools.product
         return [
             dict(zip(self.sweep, values, strict=True)) for values in combine(*self.sweep.values())
@@ -148,13 +152,13 @@ MIN_EPISODES_PER_MEMBER = 4
 
 
 def get_algorithm_entry(algorithm: str) -> AlgorithmEntry:
-    """Return the entry of an algorithm.
+    """Return the registry entry of an algorithm.
 
     Args:
-        algorithm: Name of the algorithm, or its entry.
+        algorithm: Name of the algorithm, or its registry entry.
 
     Raises:
-        UnknownNameError: If there is no algorithm with this name.
+        UnknownNameError: If the name is unknown.
     """
     return find_algorithm(
         algorithm if isinstance(algorithm, AlgorithmEntry) else coerce("algorithm", algorithm, str)
@@ -163,13 +167,13 @@ def get_algorithm_entry(algorithm: str) -> AlgorithmEntry:
 
 @contextlib.contextmanager
 def explain_missing_imports(imports: Sequence[str]) -> Iterator[None]:
-    """Add a remedy to errors about unknown names in this context.
+    """Return a context manager that adds a remedy to errors about unknown names.
 
-    The remedy names the modules of the run that are not imported. Reading a run folder imports
-    modules only if the user trusts the folder.
+    The remedy names the modules of the run that are not imported. When a run folder is read, its
+    modules are imported only if the user trusts the folder.
 
     Args:
-        imports: Names of the modules of the run.
+        imports: Names of modules that register environments or algorithms of the run.
     """
     try:
         yield
@@ -206,16 +210,16 @@ def make_spec(
 
     Args:
         algorithm: Name of the algorithm.
-        environment: Id or name of the environment.
-        arguments: Arguments of the environment, which override those of the preset.
-        config: Settings of the algorithm, or a dictionary that overrides the preset.
-        network: Settings of the network, or a dictionary that overrides the preset.
+        environment: Environment id, or name of an environment object.
+        arguments: Arguments of the environment, which override the preset's arguments, or None.
+        config: Complete settings of the algorithm, a dictionary that overrides the preset, or None.
+        network: Complete settings of the network, a dictionary that overrides the preset, or None.
         options: Options of the training loop.
-        sweep: Values of each setting in a sweep, or None.
+        sweep: Swept values, keyed by setting name, or None.
         eval_arguments: Arguments of the environment that differ in evaluations, or None.
-        opponents: Run folder with the policy of each opponent, by agent type, or None.
-        evolve: Range of each evolving setting, or None.
-        imports: Modules that register environments or algorithms of the run.
+        opponents: Folder of the run with the opponent's policy, keyed by agent type, or None.
+        evolve: Range of each evolving setting, keyed by setting name, or None.
+        imports: Names of modules that register environments or algorithms of the run.
 
     Returns:
         The specification.
@@ -281,7 +285,10 @@ def _resolve_config(
 
 
 def _resolve_options(options: RunOptions, preset: Preset) -> RunOptions:
-    """Return the options, with None replaced by values of the preset."""
+    """Return the options with total steps, evaluation actions and devices resolved.
+
+    An option that is None gets the value of the preset.
+    """
     if options.total_steps is None:
         total_steps = preset.total_steps or DEFAULT_TOTAL_STEPS
         options = dataclasses.replace(options, total_steps=total_steps)
@@ -297,7 +304,7 @@ def _check_varied_settings(
     sweep: Mapping[str, Sequence[float]],
     ranges: Mapping[str, Range],
 ) -> None:
-    """Raise UsageError if the settings of the run, or of a member, are incompatible."""
+    """Raise UsageError if settings are incompatible, also with swept values or upper bounds."""
     highest = {name: span.high for name, span in ranges.items()}
     swept = ({name: value} for name, values in sweep.items() for value in values)
     for changes in ({}, *swept, highest):
@@ -307,7 +314,7 @@ def _check_varied_settings(
 def resolve_devices(options: RunOptions) -> RunOptions:
     """Return the options with `devices` as a number.
 
-    "auto" becomes the number of all devices. In a distributed run, the default 1 does as well.
+    "auto", and in a distributed run also 1, is replaced by the number of all devices.
 
     Args:
         options: Options of the run.
@@ -317,7 +324,7 @@ def resolve_devices(options: RunOptions) -> RunOptions:
 
 
 def list_changed_settings(spec: Spec, group: str) -> list[str]:
-    """Return the names of settings that differ from the default and from the preset.
+    """Return the names of settings that differ both from the default and from the preset.
 
     Args:
         spec: Specification of the run.
@@ -339,16 +346,17 @@ def list_changed_settings(spec: Spec, group: str) -> list[str]:
 
 
 def adapt_to_host(spec: Spec) -> Spec:
-    """Return the specification for an environment on the host.
+    """Return the specification adapted to host simulators.
 
-    On the host, an update of a replay algorithm is one cycle of acting and learning
-    (`AlgorithmEntry.adapt_to_host`). The interval between lines of metrics stays the same.
+    With host simulators, one update of a replay algorithm is one cycle of acting and learning
+    (see `AlgorithmEntry.adapt_to_host`). A metric line then covers more updates, because the
+    updates are shorter.
 
     Args:
         spec: Specification of the run.
 
     Raises:
-        UsageError: If a setting that was passed must have another value on the host.
+        UsageError: If the user passed a setting that has a different, fixed value on the host.
     """
     config = get_algorithm_entry(spec.algorithm).adapt_to_host(spec.config)
     if config is spec.config:
@@ -368,7 +376,7 @@ def adapt_to_host(spec: Spec) -> Spec:
 
 
 def _with_intervals(spec: Spec, longest_line: int = 1) -> Spec:
-    """Return the specification with the updates between lines, evaluations and generations."""
+    """Return the specification with its intervals of metric lines, evaluations and generations."""
     per_line = min(
         max(1, spec.total_updates // spec.options.log_lines),
         max(MAX_UPDATES_PER_LINE, longest_line),
@@ -417,7 +425,7 @@ def check_step_counts(spec: Spec) -> None:
 
 
 def _check_learning_starts(spec: Spec) -> None:
-    """Raise UsageError for a run that ends before a member starts to learn."""
+    """Raise UsageError if the run ends before learning starts, for any swept value."""
     total = spec.options.total_steps or 0
     for name, frames in spec.derived_settings.learning_starts.items():
         longest = max(spec.sweep.get(name, (frames,)))
@@ -430,7 +438,7 @@ def _check_learning_starts(spec: Spec) -> None:
 
 
 def to_plain_value(name: str, value: object) -> Any:
-    """Convert a value to types that a file can store, with arrays as lists.
+    """Convert a value to types that config.yaml can store. Arrays are converted to lists.
 
     Args:
         name: Name of the value in error messages.
@@ -463,7 +471,7 @@ def to_plain_value(name: str, value: object) -> Any:
 
 
 def with_eval_arguments(spec: Spec, eval_arguments: SettingValues) -> Spec:
-    """Return the specification with arguments for evaluations, which override existing ones.
+    """Return the specification with additional or replaced evaluation arguments.
 
     Args:
         spec: Specification of the run.
@@ -490,16 +498,17 @@ def with_eval_arguments(spec: Spec, eval_arguments: SettingValues) -> Spec:
 def check_population(
     sweep: dict[str, tuple[float, ...]], ranges: dict[str, Range], options: RunOptions
 ) -> None:
-    """Check that the members of a population can be built from its values, ranges and seeds.
+    """Check the size of a population and the combination of sweep, evolution and options.
 
     Args:
-        sweep: Values of each setting in a sweep.
-        ranges: Range of each evolving setting.
+        sweep: Swept values, keyed by setting name.
+        ranges: Range of each evolving setting, keyed by setting name.
         options: Options of the run.
 
     Raises:
-        UsageError: If paired values differ in number, the population is too large or too small, a
-            sweep is combined with evolution, or an option has no effect.
+        UsageError: If the settings of a paired sweep have different numbers of values, or the
+            population is too large or too small. Also if a sweep is combined with evolution, or
+            an evolution option has no effect.
     """
     lengths = {name: len(values) for name, values in sweep.items()}
     if options.sweep_paired and len(set(lengths.values())) != 1:
@@ -529,7 +538,7 @@ def check_population(
 
 
 def _updates_per_generation(spec: Spec, per_line: int) -> int:
-    """Return the updates between generations, a multiple of the updates per line, or 0 for none."""
+    """Return the updates between generations, a multiple of `per_line`, or 0 for no generations."""
     frames = spec.options.evolve_every
     if frames == 0:
         return 0
@@ -542,7 +551,7 @@ def _updates_per_generation(spec: Spec, per_line: int) -> int:
 
 
 def _check_generations(spec: Spec) -> None:
-    """Raise UsageError for an evolving population that would never have a generation."""
+    """Raise UsageError if the first generation would be at or after the end of the run."""
     if not spec.updates_per_generation:
         return
     options, steps_per_update = spec.options, spec.config.steps_per_update

@@ -81,8 +81,8 @@ def read_yaml_document(path: Path) -> dict[str, Any]:
 def _check_document_size(path: Path, text: str) -> None:
     """Raise UsageError for more values, or deeper nesting, than a run writes.
 
-    The loader is recursive, so deep nesting could crash the process. Reading events is not
-    recursive.
+    Deep nesting could crash the recursive YAML loader. This check reads parser events instead,
+    which is not recursive.
     """
     count, depth = 0, 0
     for event in yaml.parse(text, Loader=YAML_LOADER):
@@ -230,7 +230,7 @@ _SECTIONS = ("config", "network", "options", "evolve")  # sections with separate
 
 
 def _parse_section(name: str, settings_class: type, section: object) -> Any:
-    """Return the settings in a section, which must contain all of them."""
+    """Convert a section of config.yaml to settings. The section must contain every setting."""
     values = parse_yaml_values(settings_class, coerce(name, section, dict[str, Any]))
     for field, value in values.items():
         if isinstance(value, list) and len(value) > MAX_VALUES:

@@ -1,9 +1,11 @@
 """Detection of settings that have no effect in a run, before anything is compiled.
 
 A setting is checked if its value differs from the default and from the preset, or if it is swept
-over or evolves. Its effect is determined from traced programs. A traced setting has an effect if an
-output of a function of the algorithm depends on it. A static setting has an effect if its default
-gives another program, and a network setting if its default gives another network.
+or evolves. Its effect is determined from traced programs (jaxprs):
+
+- A traced setting has an effect if an output of a function of the algorithm depends on it.
+- A static setting has an effect if the default value results in a different program.
+- A network setting has an effect if the default value results in a different network.
 """
 
 import contextlib
@@ -83,12 +85,14 @@ _is_check_enabled = contextvars.ContextVar("is_checked", default=True)
 def check_unused_settings(
     spec: Spec, environment: Environment | None, make_network: NetworkFn | None
 ) -> None:
-    """Check that every setting that was passed has an effect in this run.
+    """Check that every setting that the user passed has an effect in this run.
 
     Args:
         spec: Specification of a new run.
-        environment: Environment with its opponents, or None if the environment is made from its id.
-        make_network: Function that makes the network, or None if settings describe the network.
+        environment: Environment object with opponents, or None if the environment is made from its
+            id.
+        make_network: Function that maps a random key to a network, or None if settings describe the
+            network.
 
     Raises:
         UsageError: If a setting has no effect.
@@ -113,9 +117,9 @@ def check_unused_settings(
 
 @contextlib.contextmanager
 def allow_unused_settings() -> Iterator[None]:
-    """Accept settings without an effect in this context.
+    """Return a context manager that disables `check_unused_settings`.
 
-    Searches over settings use it, because some settings disable others.
+    Hyperparameter searches use it, because a sampled setting can disable another setting.
     """
     token = _is_check_enabled.set(False)
     try:
@@ -142,7 +146,7 @@ def _check_options(spec: Spec, environment: Environment, evaluated: Environment)
 
 
 class ChangedSetting(NamedTuple):
-    """Setting that was passed, with its default."""
+    """Setting that the user passed: name, value and default value."""
 
     name: str
     value: Any
@@ -150,7 +154,7 @@ class ChangedSetting(NamedTuple):
 
 
 def _list_changed_settings(spec: Spec, group: str) -> list[ChangedSetting]:
-    """Return the settings of a group, "config" or "network", that were passed."""
+    """Return the settings in the group "config" or "network" that the user passed."""
     settings = {"config": spec.config, "network": spec.network}[group]
     values, defaults = vars(settings), vars(type(settings)())
     return [
@@ -160,7 +164,7 @@ def _list_changed_settings(spec: Spec, group: str) -> list[ChangedSetting]:
 
 
 def _check_network_settings(spec: Spec, environment: Environment | None) -> None:
-    """Raise UsageError for a network setting whose default would give the same network."""
+    """Raise UsageError if a network setting and its default result in the same network."""
     made = programs.make_environment(spec) if environment is None else environment
     make_network = get_algorithm_entry(spec.algorithm).make_network
 
@@ -184,7 +188,7 @@ def _check_network_settings(spec: Spec, environment: Environment | None) -> None
 
 
 def _check_static_settings(spec: Spec, algorithm: Algorithm, environment: Environment) -> None:
-    """Raise UsageError for a static setting whose default would give the same program."""
+    """Raise UsageError if a static setting and its default result in the same program."""
     traced = traced_field_names(type(spec.config))
 
     def trace_programs(config: Config) -> list[tuple[str, list[np.ndarray]]]:
@@ -209,7 +213,7 @@ def _check_static_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
 
 
 def _check_traced_settings(spec: Spec, algorithm: Algorithm, environment: Environment) -> None:
-    """Raise UsageError for a traced setting that no output of the algorithm depends on."""
+    """Raise UsageError if no output of the algorithm depends on a traced setting."""
     traced = traced_field_names(type(spec.config))
     passed = {
         name: value
@@ -255,7 +259,7 @@ def _check_traced_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
 def _trace_other_functions(
     algorithm: Algorithm, environment: Environment, state: State
 ) -> Iterator["TracedFunction"]:
-    """Yield the other functions that may read a setting: acting, and the metrics of a state."""
+    """Yield traces of functions other than `init` and `step`: acting and state metrics."""
     key, on_host = jax.random.key(0), is_on_host(environment)
     obs = (
         make_zeros(environment.observation_space)
@@ -277,7 +281,7 @@ def _trace_other_functions(
 def _trace_simulator_acting(
     algorithm: Algorithm, environment: Environment, state: State
 ) -> Iterator["TracedFunction"]:
-    """Yield the traced function that acts in host simulators, which is not part of `step`."""
+    """Yield a trace of the acting function for host simulators, if the environment uses them."""
     rollouts = algorithm.rollouts
     if rollouts is None or not is_on_host(environment):
         return
@@ -290,11 +294,11 @@ def _trace_simulator_acting(
 
 
 class Update(NamedTuple):
-    """The update of one member and the shapes of its arguments.
+    """Update function of one member, and shapes of its arguments.
 
     Attributes:
         function: Function that performs one update.
-        arguments: Shapes and types of its arguments. The first one is the state.
+        arguments: Shapes and types of the function's arguments, beginning with the state.
     """
 
     function: Callable[..., tuple[State, Metrics]]
@@ -302,7 +306,7 @@ class Update(NamedTuple):
 
 
 def _make_update(spec: Spec, algorithm: Algorithm, environment: Environment) -> Update:
-    """Return the update of one member, which learns from a recording if simulators are used."""
+    """Return the update function of one member. For host simulators, it learns from a recording."""
     state = programs.abstract_member_state(spec, algorithm)
     if not is_on_host(environment):
         return Update(algorithm.step, (state,))
@@ -317,9 +321,9 @@ class ProgramSignature(NamedTuple):
     """Signature of a traced function. Functions with equal signatures compute the same results.
 
     Attributes:
-        text: Text of the program.
-        structure: Structure of its result.
-        constants: Values of its constants.
+        text: Text of the jaxpr.
+        structure: Pytree structure of the result.
+        constants: Values of the constants in the jaxpr.
     """
 
     text: str
@@ -358,9 +362,9 @@ def _constant_to_array(constant: np.ndarray | jax.Array | float) -> np.ndarray:
 
 
 def _is_same_result(first: Callable[[], object], second: Callable[[], object]) -> bool:
-    """Return whether two functions return equal values, or False if one of them raises.
+    """Return whether two functions return equal values. False if one of them raises an exception.
 
-    A function may raise, for example because sizes are not divisible.
+    A function raises an exception, for example, if sizes are not divisible.
     """
     try:
         results = first(), second()
@@ -383,12 +387,12 @@ def _is_equal(left: object, right: object) -> bool:
 
 
 class TracedFunction(NamedTuple):
-    """Traced function with its variables.
+    """Jaxpr of a function, with variables arranged like its arguments and result.
 
     Attributes:
-        equations: Equations of the program.
-        inputs: Arguments, with a variable in place of each leaf.
-        outputs: Result, with a variable in place of each leaf.
+        equations: Equations of the jaxpr.
+        inputs: Arguments, with a jaxpr variable in place of each leaf.
+        outputs: Result, with a jaxpr variable in place of each leaf.
     """
 
     equations: list[Any]
@@ -409,10 +413,10 @@ def _trace_function(function: Callable[..., PyTree], *arguments: PyTree) -> Trac
 
 
 def _has_effect(traced: TracedFunction, setting: PyTree, ignored: PyTree = ()) -> bool:
-    """Return whether an output of a function, except those in `ignored`, depends on a setting.
+    """Return whether an output of a function that is not in `ignored` depends on a setting.
 
-    Every result of an equation counts as dependent on all of its inputs, so the result may be a
-    false positive, but never a false negative.
+    Every output of an equation is assumed to depend on all of its inputs. The result may therefore
+    be a false positive, but never a false negative.
     """
     tainted = set(jax.tree.leaves(setting))
     for equation in traced.equations:

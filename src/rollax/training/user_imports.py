@@ -29,7 +29,11 @@ _is_trusted: contextvars.ContextVar[bool] = contextvars.ContextVar("is_trusted",
 
 @contextlib.contextmanager
 def trust_folders(trust: bool) -> Iterator[None]:
-    """Allow folders to name modules to import and databases to open, if `trust` is True."""
+    """Return a context manager that permits modules and databases named in folders.
+
+    If `trust` is True, modules that a run or study folder names may be imported, and databases that
+    it names may be opened. If `trust` is False, the enclosing context applies.
+    """
     token = _is_trusted.set(_is_trusted.get() or trust)
     try:
         yield
@@ -38,7 +42,7 @@ def trust_folders(trust: bool) -> Iterator[None]:
 
 
 def accept_trust_keyword(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function with a keyword `trust` to run inside `trust_folders(trust)`."""
+    """Decorate a function with a keyword `trust`, so that it runs inside `trust_folders(trust)`."""
 
     @functools.wraps(function)
     def run(*arguments: P.args, **keywords: P.kwargs) -> R:
@@ -104,7 +108,7 @@ def import_user_module(name: str) -> None:
         name: Dotted name of the module.
 
     Raises:
-        UsageError: If there is no such module, its name is ambiguous, or importing it fails.
+        UsageError: If the module does not exist, its name is ambiguous, or importing it fails.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         meant = os.path.basename(name).removesuffix(".py")

@@ -18,12 +18,12 @@ def parse_sweep_values(
     """Parse the values of each setting in a sweep: one number or a sequence of numbers.
 
     Args:
-        sweep: Values by name, or None.
+        sweep: Values, keyed by setting name, or None for no sweep.
         settings_class: Class of the settings.
-        known: Names of settings that can be swept over.
+        known: Names of settings that can be swept.
 
     Returns:
-        The values of each setting by name.
+        The values as tuples, keyed by setting name.
 
     Raises:
         UsageError: If a name is unknown, or a value has the wrong type or is out of range.
@@ -48,12 +48,12 @@ def parse_evolve_ranges(
     The default scale is "log" if low > 0, and "linear" otherwise.
 
     Args:
-        evolve: Ranges by name, or None.
+        evolve: Ranges, keyed by setting name, or None for no evolution.
         settings_class: Class of the settings.
         known: Names of settings that can evolve.
 
     Returns:
-        The range of each setting by name.
+        The ranges, keyed by setting name.
 
     Raises:
         UsageError: If a name is unknown, a range is not valid, or a bound is out of range for the
@@ -95,7 +95,8 @@ def parse_range(value: object, min_log_ratio: float) -> Range | None:
 
     Args:
         value: Range from the user.
-        min_log_ratio: Minimum high / low for a default log scale. Applies to positive ranges.
+        min_log_ratio: Minimum ratio high / low of a positive range with the default scale "log".
+            Smaller ranges have the default scale "linear".
 
     Returns:
         The range, or None if the value has another form.

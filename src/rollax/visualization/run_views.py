@@ -1,4 +1,4 @@
-"""Figures, animations and reports of runs for Python programs, notebooks and commands."""
+"""Public functions that draw figures, animations and reports of runs."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,31 +51,32 @@ def plot(
 ) -> "matplotlib.figure.Figure":
     """Draw the learning curves of runs.
 
-    Runs that differ only in their seeds are one line with an interval over the seeds. Each
-    environment has one panel. The default is an overview of all metrics. With `only`, `columns` or
-    `aggregate`, the figure has the format of a paper.
+    Runs that differ only in their seeds are merged into one line with an interval over the seeds.
+    Each environment has a separate panel. The default figure is an overview of all metrics. With
+    `only`, `columns` or `aggregate`, the figure has print size for a paper.
 
     Args:
         runs: Result of a run, a run folder, a folder that contains runs, a pattern such as
             "runs/*", or a sequence of these.
-        path: File to write, which ends in .png, .pdf or .svg. None writes no file.
+        path: Output file ending in .png, .pdf or .svg. None writes no file.
         only: Metrics to draw in one panel each: "return" (of evaluations), "length", or any logged
             metric.
-        columns: Width of the figure in columns of a two-column page.
-        label: Labels in the legend, in its order.
+        columns: Width of the figure in columns of a two-column page: 1 (3.3 inches) or 2 (6.9
+            inches).
+        label: Labels of the lines in the order of the legend.
         x: Horizontal axis: environment steps, or wall time since the start of the run.
         smooth: Number of neighboring points to average. 1 disables smoothing.
         aggregate: Whether to compare over all environments: interquartile means, performance
             profiles and probabilities of improvement.
-        normalize: Returns that map to 0 and 1 in aggregates, by environment. Defaults to the lowest
-            and highest returns that were reached.
-        csv: Whether to write the values of all lines next to `path`.
+        normalize: Returns `(low, high)` with the normalized values 0 and 1 in aggregates, keyed by
+            environment. Defaults to the lowest and highest returns that were reached.
+        csv: Whether to write the values of all lines to a .csv file next to `path`.
         archive: Whether to draw the archive of one run, or to compare the archives of two runs,
             instead of the curves.
         quiet: Whether to omit notes on standard error.
 
     Returns:
-        The figure, which notebooks display.
+        The figure. Notebooks display it.
 
     Raises:
         UsageError: If a folder is not a run, there is nothing to draw, an argument is invalid, or
@@ -118,7 +119,7 @@ def _to_names(argument: str, value: object) -> tuple[str, ...]:
 
 
 def _to_bounds(normalize: object) -> tuple[str, ...]:
-    """Convert bounds by environment to the form of `FigureOptions.normalize`."""
+    """Convert `{environment: (low, high)}` to the strings of `FigureOptions.normalize`."""
     try:
         bounds = coerce("normalize", normalize, dict[str, tuple[float, float]] | None) or {}
     except UsageError as error:
@@ -135,7 +136,8 @@ def _draw_archives(
     """Draw the archive of one run, or compare the archives of two runs.
 
     Raises:
-        UsageError: If there are more runs, a run has no archive, or an option of curves is set.
+        UsageError: If there are more than two runs, a run has no archive, or a figure option is
+            set.
     """
     if options != FigureOptions():
         raise UsageError("archive draws no curves. Remove the other options of the figure.")
@@ -176,11 +178,12 @@ def render(
 
     Args:
         run: Result of the run, or its folder.
-        path: File to write, which ends in .gif, .mp4 (extra video) or, for brax and MuJoCo
-            Playground, .html. A sheet ends in .png. Defaults to a GIF, or the sheet, in `figures/`
-            of the run.
-        checkpoint: "last", "best", a step, or "all" in turn. Defaults to the best checkpoint, or to
-            the last one if none was evaluated or elites are shown.
+        path: Output file ending in .gif, .mp4 (requires `rollax[video]`) or, for brax and MuJoCo
+            Playground, .html. With `sheet`, it ends in .png. Defaults to a file in `figures/` of
+            the run.
+        checkpoint: "last", "best", a step, or "all" to show every checkpoint in turn. Defaults to
+            the best checkpoint. The last checkpoint is used if none was evaluated or if elites are
+            shown.
         seed: Random seed of the episodes.
         episodes: Number of episodes to render in sequence.
         greedy: Whether to take the most likely actions instead of sampling.
@@ -189,10 +192,10 @@ def render(
         member: Index of the member of a population, as in `rollax.load`.
         descriptor: Descriptor that selects an elite of an archive, as in `Policy.elite`.
         cell: Cell that selects an elite of an archive, as in `Policy.elite`.
-        sheet: Number of elites, spread over their descriptors, to show in one picture instead of an
-            episode.
+        sheet: Number of elites to show in one image instead of an animation. The elites are spread
+            over their descriptors.
         environment: Environment to play in, as in `rollax.load`.
-        network: Network function, as in `rollax.load`.
+        network: Function that maps a random key to a network, as in `rollax.load`.
         eval_arguments: Arguments of the evaluation environment, as in `rollax.load`.
         quiet: Whether to omit notes and warnings on standard error.
 
@@ -247,7 +250,7 @@ def render(
 
 
 def _check_unused_by_sheet(values: Mapping[str, object]) -> None:
-    """Raise UsageError if one of the values, which a sheet does not use, is not None."""
+    """Raise UsageError if an argument that has no effect on a contact sheet is not None."""
     for name in (name for name, value in values.items() if value is not None):
         raise UsageError(
             f"sheet renders one episode of each elite, so {name} has no effect. Remove {name}."
@@ -268,11 +271,12 @@ def report(
     Args:
         runs: Result of a run, a run folder, a folder that contains runs, a pattern such as
             "runs/*", or a sequence of these.
-        path: File to write, which ends in .html. Defaults to `figures/report.html` of a single run,
-            or to a new file in the current folder.
-        render: Whether to render an episode with the best checkpoint of each run first.
-        label: Labels in the legend, in its order.
-        quiet: Whether to omit notes on standard error. The page contains them too.
+        path: Output file ending in .html. Defaults to `figures/report.html` of a single run, or to
+            a new file in the current folder.
+        render: Whether to render an episode with the best checkpoint of each run before writing
+            the report.
+        label: Labels of the lines in the order of the legend.
+        quiet: Whether to omit notes on standard error. The page always contains these notes.
 
     Returns:
         Path of the page.

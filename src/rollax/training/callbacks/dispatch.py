@@ -20,8 +20,8 @@ class NamedCallback(NamedTuple):
     """Callback of a user.
 
     Attributes:
-        name: Name of the function or of the class.
-        functions: Function to call by the kind of event.
+        name: Name of the function, or of the object's class.
+        functions: Function to call for each event, keyed by event kind.
     """
 
     name: str
@@ -29,14 +29,18 @@ class NamedCallback(NamedTuple):
 
 
 def parse_callbacks(callback: Callback | Sequence[Callback] | None) -> tuple[NamedCallback, ...]:
-    """Return the callbacks of the argument `callback`.
+    """Convert the argument `callback` to a tuple of callbacks.
 
     Args:
         callback: Function, object with methods such as `on_evaluation`, list of these, or None.
 
+    Returns:
+        The callbacks. Empty for None.
+
     Raises:
-        UsageError: If a callback is neither, or a method has other parameters.
-        UnknownNameError: If an object has another method whose name begins with `on_`.
+        UsageError: If a callback has the wrong type, or cannot be called with one argument.
+        UnknownNameError: If an object has a method that begins with `on_` or `_on_` but belongs
+            to no event.
     """
     if callback is None:
         return ()
@@ -87,16 +91,18 @@ def _list_event_methods(callback: object) -> list[str]:
 
 
 def describe_callbacks(callbacks: Sequence[NamedCallback]) -> str:
-    """Return a line with the names and events of callbacks, which all processes compare."""
+    """Return a line with the callbacks' names and events, for comparison across processes."""
     return f"callbacks: {[(callback.name, list(callback.functions)) for callback in callbacks]}\n"
 
 
 class CallbackRunner:
-    """Callbacks of one run. The first process calls them, and all processes follow its decisions.
+    """Callbacks of one run, called in the first process only.
+
+    All processes follow the first process's decision to stop or to fail.
 
     Attributes:
-        should_stop: Whether a callback requested a stop or raised.
-        failure: Error of a callback that raised, or None.
+        should_stop: Whether a callback requested a stop or raised an exception.
+        failure: Error for the first callback that raised an exception, or None.
     """
 
     def __init__(self, callbacks: Sequence[NamedCallback], tell: Callable[[str], object]) -> None:
@@ -104,7 +110,7 @@ class CallbackRunner:
 
         Args:
             callbacks: Callbacks in calling order.
-            tell: Function that shows a message.
+            tell: Function that displays a message.
         """
         self._callbacks = list(callbacks)
         self._tell = tell
@@ -116,16 +122,18 @@ class CallbackRunner:
         return any(kind in callback.functions for callback in self._callbacks)
 
     def run(self, make_event: Callable[[], RunEvent], kind: EventKind) -> MetricValues:
-        """Call the callbacks for an event. After a failure, only those of the end are called.
+        """Call the callbacks for an event.
 
-        With several processes, all of them must call this method.
+        After a callback fails, only callbacks for the event "end" are called. In a distributed
+        run, all processes must call this method.
 
         Args:
-            make_event: Function that makes the event. Each callback receives its own.
+            make_event: Function that creates a new event object. It is called once per callback.
             kind: Kind of the event.
 
         Returns:
-            The values that the callbacks logged, by name. Empty in other processes than the first.
+            The values that the callbacks logged, keyed by name. Empty in all processes except the
+            first.
         """
         logged: MetricValues = {}
         if not self.handles(kind) or (self.failure is not None and kind != "end"):
@@ -141,7 +149,7 @@ class CallbackRunner:
         return logged
 
     def _call(self, callback: NamedCallback, event: RunEvent) -> bool:
-        """Call one callback. Return False if it raises, after which it is not called again."""
+        """Call one callback. If it raises an exception, remove the callback and return False."""
         function = callback.functions.get(event.kind)
         if function is None:
             return True
@@ -196,6 +204,6 @@ class CallbackRunner:
             self.failure = self.failure or UsageError(text)
 
     def raise_failure(self) -> None:
-        """Raise the error of a callback that raised, if any. The run must be saved before."""
+        """Raise the stored callback error, if any. Save the run before calling this method."""
         if self.failure is not None:
             raise self.failure

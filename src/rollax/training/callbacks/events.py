@@ -25,19 +25,19 @@ class RunEvent:
         kind: "metrics" after a line of training metrics, "evaluation" after an evaluation,
             "checkpoint" after a checkpoint is on disk, and "end" once at the end.
         step: Environment frames that each member has trained for.
-        updates: Updates so far.
-        total_steps: Environment frames of the whole run.
+        updates: Number of completed updates.
+        total_steps: Total number of environment frames in the run.
         folder: Folder of the run.
         num_members: Number of members that train in one program, or 0 for a single run.
-        values: Copy of the recorded values by name: those of the line of metrics, of the
-            evaluation, of the evaluation at the step of a checkpoint (empty without one), or of
-            the last evaluation. For a population, training metrics are lists with one number per
-            member.
+        values: Copy of the recorded values, keyed by metric name. "metrics" and "evaluation" events
+            have the values of that line. A "checkpoint" event has the values of the evaluation
+            at the same step, or none. An "end" event has the values of the last evaluation. For
+            a population, training metrics are lists with one number per member.
         scores: Best metric of each member at the last evaluation, or None for a single run.
-        episodes: Episodes of an evaluation, otherwise None.
-        result: Result of the run at its end, otherwise None.
-        logged: Values that the callback has logged.
-        stop_reason: Reason of the callback to stop the run, or None without a request.
+        episodes: Episodes of the evaluation for an "evaluation" event, otherwise None.
+        result: Result of the run for an "end" event, otherwise None.
+        logged: Values that the callback has logged, keyed by name.
+        stop_reason: Reason that was passed to `stop`, or None if no stop was requested.
     """
 
     kind: EventKind
@@ -57,15 +57,15 @@ class RunEvent:
         return format_repr("RunEvent", kind=self.kind, step=self.step, values=len(self.values))
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Record further numbers in the line of metrics or in the evaluation.
+        """Add numbers to the line in metrics.jsonl that belongs to this event.
 
         Args:
-            values: Numbers by name. For a population, a value may be an array with one number per
-                member.
+            values: Numbers, keyed by name. For a population, a value may be an array with one
+                number per member.
 
         Raises:
-            UsageError: If the event is a checkpoint or the end, which have no line, or if a name
-                or a value cannot be recorded.
+            UsageError: If the event is a "checkpoint" or "end" event, which has no line in
+                metrics.jsonl, or if a name or a value cannot be recorded.
         """
         if not isinstance(values, Mapping):
             raise UsageError(
@@ -85,7 +85,7 @@ class RunEvent:
         """Stop the run after this event. The run is saved, and can be resumed.
 
         Args:
-            reason: Reason, for the message at the end.
+            reason: Reason that the stop message shows.
         """
         self.stop_reason = str(reason)
 
@@ -121,4 +121,4 @@ Callback: TypeAlias = (
     | CheckpointCallback
     | EndCallback
 )
-"""Function of an event, or an object with at least one of the methods of the four protocols."""
+"""Function that takes a `RunEvent`, or object with at least one `on_*` method of the protocols."""

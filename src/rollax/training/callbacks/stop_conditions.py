@@ -24,7 +24,7 @@ COUNTER_NAMES = ("step", "updates", "wall_time")
 
 
 class Comparison(NamedTuple):
-    """Comparison of a number of an evaluation with a fixed number."""
+    """Comparison of one evaluation metric with a fixed number."""
 
     name: str
     symbol: str
@@ -32,17 +32,17 @@ class Comparison(NamedTuple):
 
 
 def split_stop_when(stop_when: StopWhenFn | str | None) -> tuple[str | None, StopWhenFn | None]:
-    """Return `stop_when` as a condition and as a function. At least one of the two is None."""
+    """Return `(condition text, stop function)` for `stop_when`. At least one of the two is None."""
     return (stop_when, None) if isinstance(stop_when, str) else (None, stop_when)
 
 
 def remove_if_off(condition: str) -> str | None:
-    """Return the condition of a resumed run, or None for "off"."""
+    """Return the stop condition, or None if it is "off"."""
     return None if condition.strip() == NO_CONDITION else condition
 
 
 def parse_stop_condition(text: str) -> tuple[Comparison, ...]:
-    """Parse a condition: comparisons `NAME OPERATOR NUMBER`, joined by `and`.
+    """Parse a stop condition, which joins comparisons `NAME OPERATOR NUMBER` with `and`.
 
     Args:
         text: Condition, such as "return_mean>=195 and length_mean<100".
@@ -51,7 +51,7 @@ def parse_stop_condition(text: str) -> tuple[Comparison, ...]:
         The comparisons.
 
     Raises:
-        UsageError: If the text is not a condition.
+        UsageError: If the text does not have this form.
     """
     return tuple(_parse_comparison(part, text) for part in _AND_PATTERN.split(text.strip()))
 
@@ -77,11 +77,11 @@ def _parse_number(text: str) -> float:
 
 
 def check_condition_names(text: str, names: Iterable[str]) -> None:
-    """Check that the names in a condition are metrics of an evaluation.
+    """Check that every name in a stop condition is an evaluation metric or a counter.
 
     Args:
-        text: Condition.
-        names: Names of the metrics.
+        text: Stop condition.
+        names: Names of the evaluation metrics.
 
     Raises:
         UnknownNameError: If a name is neither a metric nor in `COUNTER_NAMES`.
@@ -96,12 +96,12 @@ def is_condition_met(text: str, evaluated: Evaluated) -> bool:
     """Return whether every comparison of a condition holds. A comparison with NaN does not hold.
 
     Args:
-        text: Condition.
+        text: Stop condition.
         evaluated: Result of an evaluation.
 
     Raises:
-        UnknownNameError: If the evaluation does not contain a name.
-        UsageError: If a value is not a single number.
+        UnknownNameError: If the evaluation has no metric with a name in the condition.
+        UsageError: If a metric in the condition is not a single number.
     """
     check_condition_names(text, evaluated.values)
     return all(

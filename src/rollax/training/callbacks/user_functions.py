@@ -45,10 +45,11 @@ def check_user_functions(**values: object) -> None:
     """Check that each value is None or a function of one argument.
 
     Args:
-        **values: User functions by the name of their parameter.
+        **values: User functions, keyed by the name of the public parameter (`metrics`,
+            `stop_when`).
 
     Raises:
-        UsageError: If a value is anything else.
+        UsageError: If a value is neither.
     """
     for name, value in values.items():
         if value is None:
@@ -67,10 +68,10 @@ def check_takes_one_argument(name: str, function: Callable[..., object], argumen
     Args:
         name: Name of the function in the error message.
         function: Function to check.
-        argument: Type of the argument.
+        argument: Name of the argument's type, for the error message.
 
     Raises:
-        UsageError: If the function has other parameters.
+        UsageError: If the function cannot be called with one positional argument.
     """
     try:
         signature = inspect.signature(function)
@@ -124,14 +125,15 @@ def compute_custom_metrics(
     """Return the values of the user's `metrics` function as plain numbers or lists of numbers.
 
     Args:
-        metric: Function from the episodes of an evaluation to values by name, or None.
+        metric: User function that maps the episodes of an evaluation to a dictionary of metrics, or
+            None.
         episodes: Episodes that are passed to the function.
-        default_values: Values that the evaluation already has. Their names cannot be reused.
+        default_values: Metrics that the evaluation already has. Their names cannot be reused.
         num_members: Number of members of a population, or 0 for a single run. For a population, a
             value may be an array with one number per member.
 
     Returns:
-        The values by name. Empty if `metric` is None.
+        The metrics, keyed by name. Empty if `metric` is None.
 
     Raises:
         UsageError: If the function raises, or returns names or values that cannot be recorded.
@@ -157,11 +159,11 @@ def compute_custom_metrics(
 def validate_custom_values(
     values: Mapping[str, Any], used_names: Collection[str], num_members: int, source: str
 ) -> MetricValues:
-    """Return custom values by name as plain numbers or lists of numbers.
+    """Convert custom metrics to Python numbers or lists of numbers.
 
     Args:
-        values: Values by name.
-        used_names: Names of other values of the same line, which cannot be reused.
+        values: Custom metrics, keyed by name.
+        used_names: Names of the other metrics in the same line, which cannot be reused.
         num_members: Number of members of a population, or 0 for a single run.
         source: Origin of the values, for the error message.
 
@@ -177,7 +179,7 @@ def validate_custom_values(
 
 
 def function_name(function: Callable[..., object]) -> str:
-    """Return the name of a function, or of the class of another callable, for messages."""
+    """Return the name of a function, or the class name of another callable, for messages."""
     return getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
 
 
@@ -238,8 +240,9 @@ def check_best_metric(spec: Spec, values: MetricValues, custom: MetricValues) ->
 
     Args:
         spec: Specification of the run.
-        values: Values of an evaluation by name.
-        custom: Values of the user's `metrics` function. Lists have one number per member.
+        values: Metrics of an evaluation, keyed by name.
+        custom: Metrics from the user's `metrics` function, keyed by name. Lists have one number per
+            member.
 
     Raises:
         UnknownNameError: If the evaluation does not have the metric.

@@ -16,12 +16,12 @@ def with_total_updates(algorithm: Algorithm, state: State, total_updates: int) -
     """Return the state with schedules that end after `total_updates` updates.
 
     Args:
-        algorithm: Algorithm of the state, of a single run or a population.
-        state: State of the run.
+        algorithm: Algorithm, vectorized over members if the state is of a population.
+        state: State of a single run or of a population.
         total_updates: Number of updates at which schedules end.
 
     Returns:
-        The state with the new setting.
+        The state with `total_updates` replaced in its config.
     """
     config = algorithm.config(state)
     total = _full_like(config.total_updates, total_updates)
@@ -38,11 +38,11 @@ def _full_like(template: jax.Array, value: float) -> jax.Array:
 def with_learning_rate(algorithm: Algorithm, state: State, learning_rate: float) -> State:
     """Return the state with a constant learning rate.
 
-    Other learning rates, such as that of a critic, keep their ratio to it.
+    Settings `*_learning_rate`, for example of a critic, keep their ratio to `learning_rate`.
 
     Args:
-        algorithm: Algorithm of the state, of a single run or a population.
-        state: State of the run.
+        algorithm: Algorithm, vectorized over members if the state is of a population.
+        state: State of a single run or of a population.
         learning_rate: New learning rate.
     """
     config = algorithm.config(state)
@@ -65,11 +65,11 @@ def with_rollback_keys(
     """Return the state with new random keys, so that a rollback does not repeat the failure.
 
     Args:
-        algorithm: Algorithm of the state, of a single run or a population.
+        algorithm: Algorithm, vectorized over members if the state is of a population.
         spec: Specification of the run.
-        state: State of the run.
+        state: State of a single run or of a population.
         updates: Number of completed updates.
-        rollback_index: Index of the rollback, counted per update.
+        rollback_index: Number of the rollback to this update, starting at 1.
     """
     member_keys = [
         keys.rollback_key(int(member["seed"]), updates, rollback_index) for member in spec.members()

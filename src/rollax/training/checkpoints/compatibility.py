@@ -57,8 +57,8 @@ def with_resume_options(spec: Spec, total_steps: int | None, changes: dict[str, 
 
     Args:
         spec: Specification of the run.
-        total_steps: New total number of environment frames, or None to keep the number.
-        changes: New values of options by name.
+        total_steps: New total number of environment frames, or None to leave it unchanged.
+        changes: New option values, keyed by option name.
 
     Raises:
         UsageError: If an option cannot change during a run, or a value is not valid.
@@ -105,15 +105,18 @@ def open_checkpoints(folder: Path, spec: Spec) -> Iterator[Checkpoints]:
 
 
 def validate_learning_rate(spec: Spec, learning_rate: float | None) -> float | None:
-    """Return the constant learning rate of a resumed run as a float, or None.
+    """Validate the constant learning rate of a resumed run.
 
     Args:
         spec: Specification of the run.
         learning_rate: Constant learning rate, or None for the schedule.
 
+    Returns:
+        The learning rate as a float, or None for the schedule.
+
     Raises:
-        UsageError: If the learning rate of the algorithm cannot be changed, or the value is not a
-            positive number.
+        UsageError: If the algorithm has no learning rate that can change during a run, or the
+            value is not a positive number.
     """
     if learning_rate is None:
         return None
@@ -175,10 +178,10 @@ def check_resume(
 
     Args:
         folder: Folder of the run.
-        spec: Specification with the changes of the resume.
-        old_spec: Specification without them.
-        environment: Environment that was passed, or None.
-        network: Function that makes the network, or None.
+        spec: Specification with the changes requested for the resume.
+        old_spec: Specification in config.yaml, before these changes.
+        environment: Environment object that the user passed, or None.
+        network: Network function that the user passed (random key to network), or None.
         learning_rate: Constant learning rate, or None.
 
     Returns:
@@ -230,7 +233,7 @@ def check_load(folder: Path, spec: Spec, network: NetworkFn | None) -> list[str]
     Args:
         folder: Folder of the run.
         spec: Specification of the run.
-        network: Function that makes the network, or None.
+        network: Network function that the user passed (random key to network), or None.
 
     Returns:
         Warnings about changed settings.
@@ -251,11 +254,10 @@ def check_environment_fits(folder: Path, spec: Spec, environment: Environment | 
     Args:
         folder: Folder of the run.
         spec: Specification of the run.
-        environment: Environment in place of the run's environment, or None.
+        environment: Environment that replaces the run's environment, or None to skip the check.
 
     Raises:
-        UsageError: If the observation or action space, apart from its bounds, or the number of
-            agents differs.
+        UsageError: If the spaces differ in more than their bounds, or the number of agents differs.
     """
     if environment is None:
         return
@@ -277,8 +279,8 @@ def _check_network(spec: Spec, network: NetworkFn | None) -> None:
 def _check_same_settings(folder: Path, spec: Spec, checkpoint_settings: Record) -> list[str]:
     """Check that config.yaml matches the settings of a checkpoint, and return warnings.
 
-    Arguments of the environment may differ, for example the path of a file that was moved. A
-    warning is returned for each of these differences. Any other difference raises UsageError.
+    Environment arguments may differ, for example the path of a file that was moved. Each differing
+    argument gives one warning. Any other difference raises UsageError.
     """
     current, saved = (
         _flatten_settings(layout.persistent_settings(spec)),
@@ -320,8 +322,8 @@ def _flatten_settings(document: Record, prefix: str = "") -> Record:
 def _check_no_lost_checkpoint(folder: Path) -> None:
     """Raise UsageError if a run was trained but has no checkpoint.
 
-    A run that ended while writing its first checkpoint has an unfinished checkpoint. It is
-    accepted and restarts.
+    A run that ended while writing its first checkpoint has only an unfinished checkpoint. Such a
+    run is accepted, and a resume restarts it.
     """
     lines = (
         metric_sinks.read_metrics(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else []

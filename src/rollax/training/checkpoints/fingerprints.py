@@ -1,8 +1,8 @@
 """Fingerprints of environments, recorded by a run and compared when it is resumed.
 
 An environment object cannot be rebuilt from the run folder. Its fingerprint contains its name,
-spaces and limits, and its settings by path, such as `gravity` or `env.params.length`. Settings are
-numbers, strings and arrays. Large arrays are recorded as digests.
+spaces and limits, and its settings, keyed by attribute path (`gravity`, `env.params.length`).
+Settings are numbers, strings and arrays. Large arrays are recorded as digests.
 """
 
 import dataclasses
@@ -48,10 +48,12 @@ def fingerprint(environment: Environment, is_object: bool) -> dict[str, Any]:
 
     Args:
         environment: The environment, without the wrappers that a run adds.
-        is_object: Whether it was passed as an object. Otherwise its settings are in config.yaml.
+        is_object: Whether the user passed the environment as an object. The settings of an
+            environment made from an id are in config.yaml instead.
 
     Returns:
-        Facts by name, and for an object its settings under "settings".
+        Properties (name, spaces, number of agents, agent types, time limit), keyed by name. For an
+        object, also its settings under the key "settings".
     """
     facts: dict[str, Any] = {
         "name": environment.name,
@@ -72,15 +74,15 @@ def fingerprint(environment: Environment, is_object: bool) -> dict[str, Any]:
 def check_same_environment(recorded: Record, environment: Environment) -> None:
     """Check that an environment matches a recorded fingerprint.
 
-    Facts that are missing in one of the two are ignored, because older run folders have fewer
-    facts, and objects may cache values on first use.
+    Entries that only one of the two fingerprints has are ignored. Older run folders have fewer
+    entries, and objects may cache values on first use.
 
     Args:
         recorded: Fingerprint in the run folder.
         environment: The environment to compare.
 
     Raises:
-        UsageError: If a fact differs. The message names up to three differences.
+        UsageError: If an entry differs. The message names up to three differences.
     """
     current = fingerprint(environment, is_object=True)
     settings = current.pop(SETTINGS_KEY)
@@ -123,8 +125,7 @@ def check_fingerprint_fits(recorded: Record, environment: Environment) -> None:
         environment: The other environment.
 
     Raises:
-        UsageError: If the observation or action space, apart from its bounds, or the number of
-            agents differs.
+        UsageError: If the spaces differ in more than their bounds, or the number of agents differs.
     """
     current = fingerprint(environment, is_object=False)
     for name, description in (
@@ -144,7 +145,10 @@ def check_fingerprint_fits(recorded: Record, environment: Environment) -> None:
 def _iterate_settings(
     value: object, path: str, depth: int, enclosing_ids: tuple[int, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the settings in a value by path. `enclosing_ids` are the ids of enclosing objects."""
+    """Yield `(path, text)` for each setting inside `value`, recursively.
+
+    `depth` is the remaining depth. `enclosing_ids` holds `id()` of each enclosing object.
+    """
     if isinstance(value, _PLAIN_TYPES):
         yield path, _format_value(value)
         return
@@ -164,9 +168,9 @@ def _iterate_settings(
 
 
 def _is_container(value: object) -> bool:
-    """Return whether a value only contains other values.
+    """Return whether a value is a container, a function, a partial or a dataclass.
 
-    Containers do not count toward the depth, because function arguments may be deeply nested in the
+    These do not count toward the depth, because function arguments may be deeply nested in the
     objects that make an environment.
     """
     is_container = isinstance(
@@ -176,7 +180,7 @@ def _is_container(value: object) -> bool:
 
 
 def _components(value: object) -> Iterable[tuple[str, Any]]:
-    """Return the components of an object by name, or the captured variables of a function."""
+    """Return `(name, value)` for each attribute or item of an object, or captured variable."""
     if isinstance(value, functools.partial):
         return [("func", value.func), ("args", value.args), *sorted(value.keywords.items())]
     if isinstance(value, type):

@@ -1,4 +1,4 @@
-"""Forks of a sweep: new runs that continue a subset of its settings."""
+"""Forking of a sweep: creation of a run that continues a subset of the swept settings."""
 
 import contextlib
 import dataclasses
@@ -20,13 +20,13 @@ from rollax.training.spec import Spec
 def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Spec:
     """Create a run that continues a subset of a sweep's settings from its newest checkpoint.
 
-    The original run stays unchanged. Resume the new run to train it. It has no metric lines from
-    before the fork.
+    The original run stays unchanged. Resume the new run to train it. The new run has no metric
+    lines from before the fork.
 
     Args:
         folder: Folder of the sweep.
-        kept_settings: Indices of the settings to keep in `Spec.swept_settings()`, with all their
-            seeds.
+        kept_settings: Indices into `Spec.swept_settings()` of the settings to keep. All seeds of
+            these settings are kept.
         new_folder: Folder of the new run.
 
     Returns:

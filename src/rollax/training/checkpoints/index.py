@@ -1,4 +1,4 @@
-"""Index of the checkpoints of a run with their evaluations."""
+"""Index of the checkpoints of a run and the metric that ranks them."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from rollax.training.run_folder import layout
 class CheckpointEntry(NamedTuple):
     """Step of a checkpoint, and the value of the run's `best_metric` at that step.
 
-    The value is None if the checkpoint has no finite value.
+    The value is None if the metric is missing or not finite.
     """
 
     step: int
@@ -24,7 +24,7 @@ class CheckpointIndex(NamedTuple):
     Attributes:
         metric: Name of the best metric.
         all: All readable checkpoints.
-        best: Best checkpoint, or None if none has a finite metric.
+        best: Checkpoint with the best metric, or None if no checkpoint has a finite metric.
     """
 
     metric: str
@@ -32,7 +32,7 @@ class CheckpointIndex(NamedTuple):
     best: CheckpointEntry | None
 
     def describe(self, step: int) -> str:
-        """Return a text with a checkpoint's step, its metric, and whether it is best or last."""
+        """Return text such as "step 1,000 (the best and the last, return_mean 5)"."""
         value = next((checkpoint.value for checkpoint in self.all if checkpoint.step == step), None)
         is_best = self.best is not None and step == self.best.step and len(self.all) > 1
         is_last = bool(self.all) and step == self.all[-1].step

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def named_leaves(tree: PyTree) -> list[tuple[str, jax.Array | jax.ShapeDtypeStruct]]:
-    """Return the path of each leaf with its array. Python numbers are converted to arrays.
+    """Return `(path, array)` for each leaf of a state. Python numbers are converted to arrays.
 
     Args:
         tree: State of a run.
@@ -50,9 +50,9 @@ def place_arrays(
     """Rebuild a state from saved arrays, in buffers that JAX owns and can donate.
 
     Args:
-        arrays: Saved arrays in the order of `records`, or None for a leaf without elements.
-        records: Records of the leaves.
-        template: State, or its shapes, with the structure and the shardings of the result.
+        arrays: Saved arrays in the order of `records`. A leaf without elements has None.
+        records: Description of each leaf.
+        template: State, or its abstract shapes, with the structure and the shardings of the result.
 
     Returns:
         The state.
@@ -82,16 +82,16 @@ def place_arrays(
 
 
 def _copy_slice(array: Leaf, index: tuple[slice, ...] | None) -> np.ndarray:
-    """Copy the part of an array that a device of this process needs."""
+    """Return a copy of `array[index]`, the slice that one device of this process holds."""
     return np.array(array[index])
 
 
 def check_same_leaves(summary: CheckpointSummary, template: State) -> None:
-    """Check that a checkpoint has the leaves of a state.
+    """Check that the leaves of a checkpoint match those of a state.
 
     Args:
         summary: Summary of the checkpoint.
-        template: State or its shapes.
+        template: State, or its abstract shapes.
 
     Raises:
         UsageError: If paths, types or shapes differ. The message names up to ten differences.
@@ -123,5 +123,5 @@ def check_same_leaves(summary: CheckpointSummary, template: State) -> None:
 
 
 def store_name(index: int, leaf: LeafRecord) -> str:
-    """Return the name of a leaf in the store: its index, and its path in safe characters."""
+    """Return a file name for a leaf: its index, and its path with special characters replaced."""
     return f"{index:04d}_" + re.sub(r"\W+", "_", leaf.path, flags=re.ASCII).strip("_")

@@ -1,8 +1,8 @@
-"""Large leaves of a checkpoint, such as those of a replay buffer.
+"""Storage of large leaves of a checkpoint, such as the arrays of a replay buffer.
 
-Every process writes the part that it holds, directly from memory. A leaf is a folder with a file
-for each part: `0-4_8-16` contains columns 8 to 15 of rows 0 to 3. The files are read as memory
-maps, so a process that needs only some rows reads only those, for any number of devices.
+Every process writes its shards directly from memory. A leaf is a folder with one file per shard.
+For example, the file `0-4_8-16` contains columns 8 to 15 of rows 0 to 3. The files are read as
+memory maps, so a process reads only the rows that it needs, for any number of devices.
 """
 
 import math
@@ -23,7 +23,7 @@ LARGE_LEAF_BYTES = 1 << 26
 
 
 def write_shards(folder: Path, leaf: jax.Array) -> None:
-    """Write the part of a leaf that this process holds. Each element is written by one device.
+    """Write the shards of a leaf that this process holds. One device writes each element.
 
     Args:
         folder: Folder of the leaf, which is created.
@@ -41,12 +41,12 @@ def write_shards(folder: Path, leaf: jax.Array) -> None:
 
 
 def has_all_shards(folder: Path, shape: tuple[int, ...]) -> bool:
-    """Return whether the files in a folder contain all elements of a leaf of this shape."""
+    """Return whether the shard files in a folder contain all elements of a leaf of this shape."""
     return sum(map(_num_elements, _shard_files(folder))) == math.prod(shape)
 
 
 class ShardedLeaf:
-    """Leaf on disk that is read on access by slicing or by `np.asarray(leaf)`.
+    """Leaf on disk. Slicing or `np.asarray(leaf)` reads its data.
 
     Args:
         folder: Folder of the leaf.
@@ -54,8 +54,7 @@ class ShardedLeaf:
         dtype: Name of the data type.
 
     Raises:
-        DamagedCheckpointError: If files are missing, or do not form an array of this shape and
-            type.
+        DamagedCheckpointError: If the shard files do not form an array of this shape and type.
     """
 
     def __init__(self, folder: Path, shape: tuple[int, ...], dtype: str) -> None:
@@ -74,7 +73,7 @@ class ShardedLeaf:
             raise DamagedCheckpointError(f"{folder} is damaged: its parts do not form one array")
 
     def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
-        """Return a copy of a part of the array."""
+        """Return a copy of a slice of the array."""
         requested = _slice_bounds(index, self.shape)
         result = np.empty([end - first for first, end in requested], self.dtype)
         for bounds, path in self._parts.items():
@@ -124,6 +123,6 @@ def _shard_files(folder: Path) -> dict[Bounds, Path]:
 
 
 def _parse_shard_file_name(name: str) -> Bounds:
-    """Return the bounds from the name of a file, the inverse of `_shard_file_name`."""
+    """Return the bounds that a shard's file name states. Inverse of `_shard_file_name`."""
     axes = [] if name == "number" else [axis.split("-") for axis in name.split("_")]
     return tuple((int(first), int(end)) for first, end in axes)

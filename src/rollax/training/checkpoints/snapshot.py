@@ -17,10 +17,10 @@ from rollax.types import State
 
 
 def open_checkpointer() -> Any:
-    """Return a synchronous checkpointer.
+    """Return a synchronous Orbax checkpointer.
 
-    It is called in a background thread, so that `Checkpoints.save` blocks only while the state is
-    copied.
+    The checkpointer runs in a background thread, so that `Checkpoints.save` blocks only while the
+    state is copied.
     """
     import orbax.checkpoint as ocp
 
@@ -49,13 +49,13 @@ def take_snapshot(state: State, folder: Path) -> tuple[list[LeafRecord], list[np
 
     Args:
         state: State of a run.
-        folder: Folder of the unfinished checkpoint, to which large leaves are written directly.
+        folder: Folder of the unfinished checkpoint. Large leaves are written directly to it.
 
     Returns:
-        Records of the leaves, and their arrays. The array of a large leaf is None.
+        Description of each leaf, and the array of each leaf. The array of a large leaf is None.
 
     Raises:
-        UsageError: If a leaf has no data, or the state has no elements.
+        UsageError: If a leaf is a shape without data, or all leaves are empty.
     """
     leaves, records = [], []
     for index, (path, leaf) in enumerate(named_leaves(state)):

@@ -1,9 +1,9 @@
-"""Checkpoints of training state: written in the background, atomic, and verified when read.
+"""Checkpointing of training state: background writes, atomic replacement, verified reads.
 
 A checkpoint is a folder `step_<environment frames>`:
 
     state/          leaves with at least one element, written by Orbax; typed keys as raw data
-    large/          large leaves, such as those of a replay buffer, in the parts that processes hold
+    large/          large leaves, such as those of a replay buffer, one file per shard
     summary.json    metrics, settings of the run, scores of members, the path, shape, type and
                     CRC-32 of each leaf, the CRC-32 of each file, and the CRC-32 of all of these
 
@@ -56,7 +56,7 @@ class RestoredCheckpoint(NamedTuple):
     """State that was read from a checkpoint.
 
     Attributes:
-        step: Environment frames.
+        step: Environment frames at the checkpoint.
         state: State of the run.
         warnings: Warnings that name skipped checkpoints.
     """
@@ -71,12 +71,12 @@ class CheckpointSaveError(RuntimeError):
 
 
 class Checkpoints:
-    """Checkpoints in a folder.
+    """Store for the checkpoints of one run in a folder.
 
-    After every save, the newest and the best checkpoints are kept and the others are deleted. A
-    checkpoint with a nonfinite metric is never best. Only folders that this class wrote are
-    deleted. Only one run may write to a folder at a time, but others may read it. Call `close()`
-    before the program ends, or an unfinished save may be lost.
+    After every save, the newest and the best checkpoints are kept and the other checkpoints are
+    deleted. A checkpoint with a nonfinite metric is never the best. Only folders that this class
+    wrote are deleted. Only one process may write to a folder at a time, but other processes may
+    read it. Call `close()` before the program ends, or an unfinished save may be lost.
 
     Args:
         folder: Folder of the checkpoints.
@@ -123,23 +123,23 @@ class Checkpoints:
     ) -> bool:
         """Copy the state, and write it to disk in the background.
 
-        Small leaves are copied to host memory, and large ones directly to disk. The state may be
-        donated as soon as this method returns. With several processes, all of them must call it,
-        and it returns when the checkpoint is written.
+        Small leaves are copied to host memory, and large leaves are written directly to disk. The
+        state may be donated as soon as this method returns. In a distributed run, all processes
+        must call this method, and it returns after the checkpoint is written.
 
         Args:
             step: Environment frames, which identify the checkpoint.
             state: State of the run.
             metrics: Metrics of the evaluation at this step. Nonfinite values are recorded as None.
-            settings: Settings of the run as JSON values, for readers of the summary.
-            scores: Best metric of each member of a population, or None.
+            settings: Settings of the run as JSON values, stored in the summary.
+            scores: Best metric of each member of a population, or None for a single run.
 
         Returns:
             False if a checkpoint of this step already exists and nothing is written, else True.
 
         Raises:
-            CheckpointSaveError: If the previous save failed, in which case this save does not
-                start. With several processes, also if this save fails.
+            CheckpointSaveError: If the previous save failed. This save then does not start. In a
+                distributed run, also if this save fails.
             UsageError: If the state contains a leaf that cannot be saved.
         """
         self.wait()
@@ -167,7 +167,7 @@ class Checkpoints:
         Args:
             step: Step of the checkpoint.
             metrics: Metrics of the evaluation at this step.
-            scores: Best metric of each member of a population, or None.
+            scores: Best metric of each member of a population, or None for a single run.
 
         Raises:
             CheckpointSaveError: If the previous save failed.
@@ -214,11 +214,11 @@ class Checkpoints:
             self._checkpointer.close()
 
     def steps(self) -> list[int]:
-        """Return the sorted steps of all checkpoints, with damaged but without empty ones."""
+        """Return the sorted steps of all checkpoint folders, except empty folders."""
         return [step for step, is_empty in self._list_step_folders() if not is_empty]
 
     def _list_step_folders(self) -> list[tuple[int, bool]]:
-        """Return the sorted steps that have a folder, and whether the folder is empty.
+        """Return `(step, is_empty)` for each checkpoint folder, sorted by step.
 
         A power failure can leave an empty folder.
         """
@@ -246,7 +246,10 @@ class Checkpoints:
         return self._read_summary(step)
 
     def _read_summary(self, step: int) -> CheckpointSummary:
-        """Read the summary of a checkpoint. A copy of another step's folder counts as damaged."""
+        """Read the summary of a checkpoint.
+
+        Raise DamagedCheckpointError if the step in the summary differs from the folder name.
+        """
         summary = read_summary(self._path(step))
         if summary.step != step:
             raise DamagedCheckpointError(
@@ -262,7 +265,7 @@ class Checkpoints:
                 yield self.summary(step)
 
     def newest_intact_summary(self) -> CheckpointSummary:
-        """Return the newest summary whose files match their checksums.
+        """Return the summary of the newest checkpoint with files that match their checksums.
 
         Raises:
             DamagedCheckpointError: If no checkpoint is intact.
@@ -284,12 +287,12 @@ class Checkpoints:
         )
 
     def best(self) -> int | None:
-        """Return the step with the best finite metric, or None. Ties go to the newest step."""
+        """Return the step with the best finite metric, or None. Ties select the newest step."""
         ranked = self._rank_steps(self._read_intact_summaries()[0])
         return ranked[0] if ranked else None
 
     def best_value(self) -> tuple[int, float] | None:
-        """Return the step and the metric of the best checkpoint, or None without one."""
+        """Return the step and the metric of the best checkpoint, or None if no metric is finite."""
         step = self.best()
         return (
             None
@@ -300,19 +303,21 @@ class Checkpoints:
     def restore(self, which: Literal["last", "best"] | int, template: State) -> RestoredCheckpoint:
         """Read a checkpoint.
 
-        If the "last" or "best" checkpoint is damaged, the next one in order is read. If the run
-        deletes a checkpoint while it is read, another checkpoint is read. The warnings name the
-        skipped checkpoints.
+        If the "last" or "best" checkpoint is damaged, the next checkpoint in that order is read. If
+        the run deletes a checkpoint during reading, another checkpoint is read. The warnings name
+        the skipped checkpoints.
 
         Args:
             which: "last", "best" or a step.
-            template: State, or its shapes from `jax.eval_shape`. Its shardings place the leaves.
+            template: State, or its shapes from `jax.eval_shape`. The leaves are placed with its
+                shardings.
 
         Returns:
             The step, the state and the warnings.
 
         Raises:
-            UsageError: If there is no checkpoint, or its leaves differ from those of `template`.
+            UsageError: If the checkpoint does not exist, or its leaves differ from those of
+                `template`.
             DamagedCheckpointError: If the checkpoint of the given step is damaged, or for "last"
                 and "best", if all checkpoints are damaged.
         """
@@ -351,12 +356,12 @@ class Checkpoints:
     def set_aside_after(self, step: int) -> list[int]:
         """Rename the checkpoints of later steps to `superseded_step_...`.
 
-        A run that continues from `step` calls this first. Checkpoints of the abandoned branch and
-        damaged ones then do not count as "last", and do not collide with new ones. Nothing is
-        deleted.
+        A run that continues from `step` calls this method first. Later checkpoints, including
+        damaged ones, then no longer count as "last" and do not collide with new checkpoints.
+        Nothing is deleted.
 
         Args:
-            step: Step from which the run continues.
+            step: Step at which the run continues.
 
         Returns:
             The steps of the renamed checkpoints.
@@ -406,7 +411,10 @@ class Checkpoints:
         return self._folder / f"step_{step:012d}"
 
     def _read_intact_summaries(self) -> tuple[dict[int, CheckpointSummary], list[str]]:
-        """Return the readable summaries by step, in order, and warnings about the others."""
+        """Return the readable summaries, keyed by step in ascending order, and warnings.
+
+        One warning is returned for each checkpoint with an unreadable summary.
+        """
         summaries, problems = {}, []
         for step in self.steps():
             try:
@@ -435,9 +443,9 @@ class Checkpoints:
         return unfinished
 
     def _write(self, summary: CheckpointSummary, arrays: list[np.ndarray | None]) -> None:
-        """Write the remaining files of a checkpoint in the first process.
+        """Write the files of a checkpoint that are not yet written, in the first process.
 
-        An array is None if the processes have already written its parts.
+        The array of a large leaf is None, because its shards are already written.
         """
         self._synchronize()
         if jax.process_index() == 0:
@@ -509,7 +517,7 @@ class Checkpoints:
             delete_checkpoint(deleted_folder)
 
     def _read_arrays(self, summary: CheckpointSummary) -> list[np.ndarray | ShardedLeaf | None]:
-        """Read the saved arrays in order and verify their checksums.
+        """Read the saved arrays in the order of `summary.leaves`, and verify their checksums.
 
         The array of a leaf without elements is None.
         """

@@ -28,7 +28,7 @@ class DamagedCheckpointError(UsageError):
 
 
 class LeafRecord(NamedTuple):
-    """Description of a leaf without its data.
+    """Description of a leaf (an array of the state) without its data.
 
     Attributes:
         path: Path of the leaf in the state.
@@ -54,7 +54,7 @@ class MemberScores(NamedTuple):
         metric: Name of the metric.
         step: Environment frames at the evaluation.
         num_generations: Generations between the evaluation and the checkpoint.
-        values: Value of each member, [P], or None where it is not finite.
+        values: Metric of each of P members, or None for a nonfinite value.
     """
 
     metric: str
@@ -67,10 +67,10 @@ class CheckpointSummary(NamedTuple):
     """Description of a checkpoint without its arrays.
 
     Attributes:
-        step: Environment frames.
-        metrics: Metrics of the evaluation at this step, or None where they are not finite.
+        step: Environment frames at the checkpoint.
+        metrics: Metrics of the evaluation at this step. Nonfinite values are None.
         leaves: Descriptions of the leaves.
-        files: CRC-32 of each file by its path in the folder.
+        files: CRC-32 of each file, keyed by its path relative to the checkpoint folder.
         settings: Settings of the run, as in config.yaml.
         scores: Best metric of each member, or None for a single run.
     """
@@ -106,8 +106,12 @@ def read_summary(path: Path) -> CheckpointSummary:
     Args:
         path: Folder of the checkpoint.
 
+    Returns:
+        The summary.
+
     Raises:
-        DamagedCheckpointError: If the summary cannot be read, or a checksum or type is wrong.
+        DamagedCheckpointError: If the summary cannot be read, its checksum does not match, or a
+            value has the wrong type.
     """
     try:
         document = json.loads(read_regular_file(path / "summary.json", MAX_SMALL_FILE_BYTES))
@@ -138,7 +142,7 @@ def delete_checkpoint(path: Path) -> None:
 
 
 def deletion_warnings(steps: list[int], loaded_step: int) -> list[str]:
-    """Return a warning if checkpoints were deleted during reading and another one was loaded.
+    """Return a warning that checkpoints were deleted during reading, or an empty list.
 
     Args:
         steps: Steps of the deleted checkpoints.
@@ -183,8 +187,8 @@ def _validate_summary(summary: CheckpointSummary) -> CheckpointSummary:
 def is_same_run(first: CheckpointSummary | None, second: CheckpointSummary | None) -> bool:
     """Return whether two checkpoints were made with the same settings.
 
-    Arguments of the environment may differ, because they can be corrected by hand. Settings that
-    are missing in one of the two are ignored, because other versions of rollax may have more.
+    Environment arguments may differ, because users can correct them by hand. Settings that only
+    one checkpoint has are ignored, because versions of rollax have different settings.
     """
     if first is None or second is None:
         return False
@@ -209,10 +213,11 @@ def check_file_checksums(path: Path, checksums: dict[str, int]) -> None:
 
     Args:
         path: Folder of the checkpoint.
-        checksums: CRC-32 of each file by its path in the folder.
+        checksums: CRC-32 of each file, keyed by its path relative to the folder.
 
     Raises:
-        DamagedCheckpointError: If a file differs or cannot be read, or the folder contains a link.
+        DamagedCheckpointError: If a checksum does not match, a file cannot be read, a path lies
+            outside the folder, or the folder contains a link, a pipe or a device.
     """
     for root, folders, names in os.walk(path):
         for each in (Path(root) / name for name in (*folders, *names)):

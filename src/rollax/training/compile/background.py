@@ -28,7 +28,7 @@ _threads: set[threading.Thread] = set()
 
 
 def submit(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> Future[T]:
-    """Call a function in a daemon thread and return a future of its result."""
+    """Call a function in a daemon thread and return a future for its result."""
     future: Future[T] = Future()
     context = contextvars.copy_context()
 
@@ -52,7 +52,7 @@ def submit(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -
 def run_in_thread(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
     """Call a function in another thread and return its result.
 
-    An exception in the calling thread, such as KeyboardInterrupt, abandons the call.
+    If the calling thread is interrupted (KeyboardInterrupt), it stops waiting for the result.
     """
     return submit(function, *arguments, **keywords).result()
 
@@ -60,7 +60,7 @@ def run_in_thread(function: Callable[P, T], *arguments: P.args, **keywords: P.kw
 def execute(function: jax.stages.Wrapped | jax.stages.Compiled, *arguments: PyTree) -> Any:
     """Run a jitted or compiled function and return its outputs once they are ready.
 
-    Tracing stays in this thread, because settings such as `jax.enable_x64` are per thread.
+    Tracing runs in the calling thread, because settings such as `jax.enable_x64` are per thread.
     """
     is_compiled = isinstance(function, jax.stages.Compiled)
     compiled = function if is_compiled else compile_for_arguments(function, *arguments)

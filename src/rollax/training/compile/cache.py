@@ -1,14 +1,14 @@
-"""Compilation cache on disk, so that a second start does not compile the same programs.
+"""Persistent compilation cache on disk, so that later processes start without recompilation.
 
 JAX provides the cache (`jax_compilation_cache_dir`). This module enables it, in a separate folder
 for each version of jaxlib and each processor, because programs for one processor may not run on
 another.
 
-The cache never ends a run. If an entry cannot be read or written, the folder is emptied and the
+A cache error never ends a run. If an entry cannot be read or written, the folder is emptied and the
 cache is disabled for this process, with a warning. A cached program that crashes ends the process,
-so a marker file exists while a process starts. A process that finds the marker of a process that
-has ended empties the folder. After two such crashes without a successful start between them, the
-cache stays disabled.
+so a marker file exists while a process starts. If a process finds the marker of a process that no
+longer runs, it empties the folder. After two such crashes without a successful start between them,
+the cache stays disabled.
 """
 
 import atexit
@@ -77,10 +77,10 @@ def enable() -> None:
 
 @contextlib.contextmanager
 def enable_for_checks() -> Iterator[None]:
-    """Enable the cache for checks before a run.
+    """Return a context manager that enables the cache for checks before a run.
 
-    If a check fails, the start of the process counts as successful, because the process may
-    continue.
+    If a check raises an exception, the start of the process is marked as successful, because the
+    process may continue.
     """
     enable()
     try:
@@ -91,7 +91,7 @@ def enable_for_checks() -> Iterator[None]:
 
 
 def confirm_start() -> None:
-    """Mark the start of this process as successful, after programs have run."""
+    """Mark the start of this process as successful. Call this after compiled programs have run."""
     marker, _CacheState.marker = _CacheState.marker, None
     if marker is None:
         return
@@ -102,7 +102,7 @@ def confirm_start() -> None:
 
 
 def _enable_in_folder(folder: Path) -> None:
-    """Enable the cache in a folder, unless starts with this folder have crashed."""
+    """Enable the cache in a folder, unless `MAX_CRASHES` starts with this folder have crashed."""
     folder.mkdir(parents=True, exist_ok=True)
     marker_prefix = f"starting-{socket.gethostname()}-"  # several machines may share the folder
     crashed_markers = [
@@ -173,7 +173,7 @@ def _disable_on_warning(folder: Path) -> None:
 
 
 def _machine_tag() -> str:
-    """Return a name for the version of jaxlib and the processor with its features."""
+    """Return a folder name that identifies the jaxlib version and the processor model."""
     described = platform.processor() + platform.machine()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0].splitlines()
@@ -188,7 +188,7 @@ def _machine_tag() -> str:
 
 
 def _clear_folder(folder: Path) -> None:
-    """Remove the programs and the markers of processes that have ended."""
+    """Remove the cached programs, and all start markers except this process's."""
     for path in folder.iterdir():
         is_cache_file = path.name.endswith(("-cache", "-atime")) or path.name.startswith(
             "starting-"

@@ -31,12 +31,12 @@ def check_memory(
 
     Args:
         needed: Required memory in bytes.
-        capacity: Capacity of the replay buffer that needs most of the memory, or None.
+        capacity: Capacity of the replay buffer if it needs most of the memory, else None.
         what: Subject of the error message, such as "an update".
-        remedy: Remedy for the error message if there is no replay buffer.
+        remedy: Remedy for the error message if `capacity` is None.
 
     Raises:
-        UsageError: If less memory is available.
+        UsageError: If less than `needed` is available.
     """
     available = available_memory_bytes()
     if available is None or needed <= available:
@@ -60,7 +60,7 @@ def is_negligible_size(number: float) -> bool:
 
 
 def largest_result_bytes(function: Callable[..., PyTree], *arguments: PyTree) -> int:
-    """Return the size of the largest result that a function must hold in memory.
+    """Return the size in bytes of the largest intermediate result of a function.
 
     The size is a lower bound of the memory that the function needs. Nothing is compiled or
     allocated.
@@ -94,7 +94,7 @@ def _largest_result_bytes(jaxpr: core.Jaxpr) -> int:
 
 
 def _inner_jaxprs(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
-    """Yield the programs inside an operation, such as the body of a loop."""
+    """Yield the jaxprs nested in an equation, such as the body of a loop."""
     for value in equation.params.values():
         for part in value if isinstance(value, tuple | list) else (value,):
             if isinstance(part, core.ClosedJaxpr | core.Jaxpr):
@@ -102,7 +102,7 @@ def _inner_jaxprs(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
 
 
 def tree_bytes(tree: PyTree) -> int:
-    """Return the bytes of the arrays in a tree, or of arrays with these shapes."""
+    """Return the total size in bytes of the arrays (or abstract shapes) in a tree."""
     return sum(_leaf_bytes(leaf) for leaf in jax.tree.leaves(tree))
 
 
@@ -111,14 +111,14 @@ def _leaf_bytes(leaf: Leaf) -> int:
 
 
 def num_memories(number: int) -> int:
-    """Return the number of separate memories of `number` devices. CPU devices share one."""
+    """Return how many separate memories `number` devices have. CPU devices share one memory."""
     return 1 if jax.default_backend() == "cpu" else number
 
 
 def available_memory_bytes() -> int | None:
-    """Return the memory of the first device in bytes, or None if it is unknown.
+    """Return the total memory of the first device in bytes, or None if it is unknown.
 
-    For a CPU it is the memory of the machine, or the limit of this process's container.
+    For a CPU, this is the smaller of the machine's memory and the container's memory limit.
     """
     device = jax.devices()[0]
     if device.platform == "cpu":

@@ -1,9 +1,9 @@
-"""Random keys by purpose, so that two purposes of the same seed never share random numbers.
+"""Random keys for separate purposes, which share no random numbers for the same seed.
 
 Training of a member, its evaluations and its offspring use the keys 0, 1 and 2 of
-`split(key(seed), 3)`. Functions that run a trained policy later fold a constant into the key that
-they receive, so `rollax eval RUN --seed s` shares no initial state and no noise with a run of seed
-s. The constants are large, because `fold_in(key, n)` is the n-th key of a split.
+`split(key(seed), 3)`. Functions that run a trained policy fold a constant into the key that they
+receive. Therefore, `rollax eval RUN --seed s` shares no initial state and no noise with a run of
+seed s. The constants are large, because `fold_in(key, n)` is the n-th key of a split.
 """
 
 import jax
@@ -15,34 +15,34 @@ ELITES_TAG = int.from_bytes(b"elit")
 
 
 def training_key(seed: int) -> jax.Array:
-    """Return the key of a member's training: parameters, environments, actions, minibatches."""
+    """Return the key for a member's training: parameters, environments, actions, minibatches."""
     return jax.random.split(jax.random.key(seed), 3)[0]
 
 
 def evaluation_key(seed: int) -> jax.Array:
-    """Return the key of all evaluations during a member's training."""
+    """Return the key for all evaluations during a member's training."""
     return jax.random.split(jax.random.key(seed), 3)[1]
 
 
 def offspring_key(seed: int) -> jax.Array:
-    """Return the key of the offspring that replace a member in an evolving population."""
+    """Return the key for the offspring that replace a member in an evolving population."""
     return jax.random.split(jax.random.key(seed), 3)[2]
 
 
 def rollback_key(seed: int, updates: int, number: int) -> jax.Array:
-    """Return the key of a member's training after its `number`-th rollback to the same update."""
+    """Return the key for a member's training after rollback `number` to the same update."""
     return jax.random.fold_in(
         jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), ROLLBACK_TAG), updates), number
     )
 
 
 def policy_evaluation_key(key: jax.Array) -> jax.Array:
-    """Return the key of evaluations of a trained policy: `Policy.evaluate`, `rollax eval`."""
+    """Return the key for evaluation of a trained policy: `Policy.evaluate`, `rollax eval`."""
     return jax.random.fold_in(key, EVALUATION_TAG)
 
 
 def render_key(key: jax.Array) -> jax.Array:
-    """Return the key of rendered episodes: `rollax render`."""
+    """Return the key for rendered episodes: `rollax render`."""
     return jax.random.fold_in(key, RENDER_TAG)
 
 

@@ -1,4 +1,4 @@
-"""Memory estimates that are checked before anything is compiled or allocated."""
+"""Checks of estimated memory before anything is compiled or allocated."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def check_state_memory(spec: Spec, one: State, algorithm: Algorithm) -> None:
 
     Args:
         spec: Specification of the run.
-        one: State of one member, or its shapes.
+        one: State of one member, or its abstract shapes.
         algorithm: Algorithm of the run.
 
     Raises:
@@ -53,16 +53,16 @@ def check_state_memory(spec: Spec, one: State, algorithm: Algorithm) -> None:
 
 
 def num_unstored_cells(algorithm: Algorithm, one: State) -> int:
-    """Return the number of grid cells that metrics cover but the archive's state does not store.
+    """Return the number of cells of the metrics grid that are not part of the archive's state.
 
-    For archives without cells, metrics are computed on a grid that is not part of the state.
+    Archives without cells compute metrics on a separate grid.
 
     Args:
         algorithm: Algorithm of the run.
-        one: State of one member, or its shapes.
+        one: State of one member, or its abstract shapes.
 
     Returns:
-        The number of cells, 0 without an archive.
+        The number of cells. 0 if the algorithm has no archive.
     """
     archived, found = algorithm.archived, [0]
     if archived is None:
@@ -84,9 +84,9 @@ def check_update_memory(
     Args:
         spec: Specification of the run.
         algorithm: Algorithm of the run.
-        one: State of one member, or its shapes.
+        one: State of one member, or its abstract shapes.
         environment: Environment of the run.
-        own: Whether the environment or the network is a user's object.
+        own: Whether the user passed the environment or the network as an object.
 
     Raises:
         UsageError: If the update does not fit, or the user's objects cannot be traced.
@@ -120,12 +120,12 @@ def check_evaluation_memory(
     """Check that an evaluation can be traced and fits into memory.
 
     Args:
-        evaluate: Function from a state and a key to episodes.
-        state: State of one member, or its shapes.
+        evaluate: Evaluation function. It maps `(state, key)` to episodes.
+        state: State of one member, or its abstract shapes.
         environment: Environment of evaluations.
-        episodes: Number of episodes.
+        episodes: Number of parallel episodes.
         members: Number of members that are evaluated at the same time.
-        own: Whether the environment or the network is a user's object.
+        own: Whether the user passed the environment or the network as an object.
 
     Raises:
         UsageError: If the evaluation does not fit, or the user's objects cannot be traced.
@@ -151,10 +151,11 @@ def check_evaluation_memory(
 
 @contextlib.contextmanager
 def explain_tracing_errors(own: bool, what: str) -> Iterator[None]:
-    """Raise UsageError for errors of a user's objects during tracing.
+    """Convert errors during tracing to UsageError.
 
     Args:
-        own: Whether user objects are traced. If not, other errors are raised unchanged.
+        own: Whether objects that the user passed are traced. If False, only errors about arrays
+            that are too large are converted.
         what: Name of the traced function in error messages.
     """
     try:
@@ -172,7 +173,7 @@ def explain_tracing_errors(own: bool, what: str) -> Iterator[None]:
 
 
 def _tracing_remedy(error: Exception) -> str:
-    """Return a remedy for user objects that cannot be traced."""
+    """Return a remedy sentence for an error raised while tracing a user's objects."""
     if isinstance(error, AttributeError) and error.name in ("initial_carry", "unroll"):
         return (
             f"The network is a {type(error.obj).__name__} without the methods of "

@@ -1,4 +1,4 @@
-"""Placement of the parts of a run on devices and processes."""
+"""Placement of the functions and arrays of a run on devices and processes."""
 
 import contextlib
 import functools
@@ -16,14 +16,16 @@ from rollax.types import PyTree, State
 
 
 class RunFunctions(NamedTuple):
-    """Functions of a run, for a single run or a population, and their initial arguments.
+    """Functions of a run and their initial arguments.
+
+    For a population of P members, keys, config, states and episodes have a leading axis [P].
 
     Attributes:
         algorithm: Algorithm of the run.
-        evaluate: Function from a state and a key to episodes.
-        config: Settings of the algorithm, with a leading axis for a population.
-        run_key: Keys for training.
-        eval_key: Keys for evaluation.
+        evaluate: Evaluation function. It maps `(state, key)` to episodes.
+        config: Settings of the algorithm.
+        run_key: Key for training. For an evolving population, `(training keys, offspring keys)`.
+        eval_key: Key for evaluation.
         abstract: Shapes and types of the state.
     """
 
@@ -39,16 +41,16 @@ class JittedFunctions(NamedTuple):
     """Jitted functions of a run and the placement of its arrays.
 
     Attributes:
-        begin: Function that makes the initial state.
+        begin: Function that creates the initial state.
         run: Function that runs a segment of updates.
-        evaluate: Function from a state and a key to episodes.
-        abstract_state: Shapes, types and placement of the state.
-        where: Placement of the state, or None for the default device.
+        evaluate: Evaluation function. It maps `(state, key)` to episodes.
+        abstract_state: Shapes, types and shardings of the state.
+        where: Sharding of each leaf of the state, or None for the default device.
         replicated_sharding: Sharding of arrays that every process receives, or None for one
             process.
-        mesh: Device mesh, or None for one device.
-        mesh_context_fn: Function that returns a context manager for tracing functions.
-        replicate: Function that replicates arrays of one process over all processes.
+        mesh: Device mesh, or None for one device of one process.
+        mesh_context_fn: Function that returns a context manager for tracing.
+        replicate: Function that replicates a process's arrays over all processes.
     """
 
     begin: Any
@@ -65,11 +67,11 @@ class JittedFunctions(NamedTuple):
 def jit_functions(
     spec: Spec, parts: RunFunctions, run: Callable[..., tuple[State, Metrics]]
 ) -> JittedFunctions:
-    """Jit the functions of a run with the placement of its arrays.
+    """Jit the functions of a run with shardings for its arrays.
 
     Args:
         spec: Specification of the run.
-        parts: Functions of the run.
+        parts: Functions of the run and their initial arguments.
         run: Function that runs a segment of updates.
 
     Returns:
@@ -111,14 +113,15 @@ def jit_functions(
 def mesh_context_fn(
     over: jax.sharding.Mesh | None, is_population: bool
 ) -> Callable[[], contextlib.AbstractContextManager[Any]]:
-    """Return a function that makes a context manager for tracing the functions of a run.
+    """Return a function that creates a context manager for tracing the functions of a run.
 
     Args:
         over: Device mesh, or None.
-        is_population: Whether the run is a population, whose functions need no mesh.
+        is_population: Whether the run is a population. Its functions are traced without a mesh.
 
     Returns:
-        Function without arguments. Its context manager does nothing without a mesh.
+        Function without arguments. Its context manager sets the mesh. Without a mesh and for a
+        population, it does nothing.
     """
     if over is None or is_population:
         return contextlib.nullcontext

@@ -51,25 +51,26 @@ _objects_by_spec = ObjectCache()
 
 
 class Program(NamedTuple):
-    """Compiled functions of a run, and the objects that they were built from.
+    """Compiled functions of a run, and the algorithm and environment that they use.
 
-    For a population, states and episodes have a leading axis [P], and metrics have it as their
-    second axis.
+    For a population of P members, states and episodes have a leading axis [P], and metrics have
+    shape [updates, P].
 
     Attributes:
-        algorithm: Algorithm of the state of a single run, a population or an evolving population.
+        algorithm: Algorithm, vectorized over members for a population.
         environment: Environment of evaluations.
-        num_members: Number of members, or None for a single run without the axis.
-        abstract_state: Shapes, types and placement of the state.
+        num_members: Number of members P, or None for a single run.
+        abstract_state: Shapes, types and shardings of the state.
         init: Function that returns the initial state.
-        advance: Function from a state and a number of updates to the next state and the metrics of
-            each update as NumPy arrays.
-        evaluate: Function from a state and the number of completed updates to episodes.
-        evolve: Function from a state to the next generation, or None if the run does not evolve.
+        advance: Training function. It maps `(state, number of updates)` to the next state and the
+            metrics of each update as NumPy arrays.
+        evaluate: Evaluation function. It maps `(state, number of completed updates)` to episodes.
+        evolve: Function that maps a state to `(next state, generation)`, or None if the run does
+            not evolve.
         capacity: Maximum number of updates per call of `advance`.
-        training: Programs behind `advance` and `evolve`.
-        mesh: Device mesh, or None for one device.
-        simulators: Simulators of an environment on the host, or None.
+        training: Compiled programs that `advance` and `evolve` call.
+        mesh: Device mesh, or None for one device of one process.
+        simulators: Simulators on the host, or None for a compiled environment.
     """
 
     algorithm: Algorithm
@@ -97,14 +98,15 @@ def build_algorithm_and_environment(
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
-        make_network: Function that makes the network, or None if settings describe it.
+        make_network: Function that maps a random key to a network, or None if settings describe the
+            network.
 
     Returns:
         The algorithm, and the environment after `wrap_for_networks`.
 
     Raises:
-        UsageError: If the run needs a user's object that is not passed, or the objects do not fit
-            together.
+        UsageError: If the run needs a custom environment or network that is not passed, or if the
+            algorithm, environment and network are incompatible.
     """
     # The cache holds the objects too, so that their ids are not reused.
     objects = (environment, make_network)
@@ -140,11 +142,14 @@ def _build_algorithm_and_environment(
 
 
 def adapt_to_environment(spec: Spec, environment: Environment | None = None) -> Spec:
-    """Return the specification, adapted if its environment is a simulator on the host.
+    """Adapt a specification if its environment is a simulator on the host.
 
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
+
+    Returns:
+        The adapted specification, or `spec` itself for a compiled environment.
 
     Raises:
         UsageError: If the environment cannot be made.
@@ -154,11 +159,11 @@ def adapt_to_environment(spec: Spec, environment: Environment | None = None) -> 
 
 
 def make_environment(spec: Spec, evaluated: bool = False) -> Environment:
-    """Return the environment of a specification, made once per specification.
+    """Return the environment of a specification. It is made once and then cached.
 
     Args:
         spec: Specification of the run.
-        evaluated: Whether to return the environment of evaluations.
+        evaluated: Whether to apply the arguments for evaluations (`eval_arguments`).
 
     Raises:
         UsageError: If the environment cannot be made.
@@ -185,7 +190,7 @@ def _make_known_environment(spec: Spec, arguments: SettingValues) -> Environment
 def with_custom_objects(
     spec: Spec, environment: Environment | None, network: NetworkFn | None
 ) -> Spec:
-    """Return the specification marked as using custom objects, which it cannot describe."""
+    """Return the specification with the passed environment and network marked as custom."""
     if environment is not None:
         spec = dataclasses.replace(spec, own_environment=True, arguments={}, eval_arguments={})
     return spec if network is None else dataclasses.replace(spec, network=CUSTOM)
@@ -203,7 +208,7 @@ def environment_fingerprint(spec: Spec, environment: Environment | None = None) 
 
 
 def wrap_for_networks(spec: Spec, environment: Environment) -> Environment:
-    """Return the environment, with agent ids in its observations if the network uses them."""
+    """Return the environment, with agent ids in observations if the network uses `agent_id`."""
     return AgentId(environment) if getattr(spec.network, "agent_id", False) else environment
 
 
@@ -225,11 +230,11 @@ def evaluation_environment(spec: Spec, environment: Environment | None) -> Envir
         environment: Environment of the run, or None if it is made from its id.
 
     Returns:
-        The environment with the arguments of evaluations. Without such arguments, `environment`.
+        The environment made with `eval_arguments`, or `environment` if `eval_arguments` is empty.
 
     Raises:
-        UsageError: If it cannot be made, or its spaces or number of agents differ from those of
-            `environment`.
+        UsageError: If the environment of evaluations cannot be made, or its spaces or number of
+            agents differ from those of `environment`.
     """
     if environment is not None and not spec.eval_arguments:
         return environment
@@ -278,23 +283,24 @@ def compile_program(
     begins: bool = True,
     evaluates: bool = True,
 ) -> Program:
-    """Trace and compile the programs of a run, large ones in parallel.
+    """Trace and compile the programs of a run in parallel.
 
-    If the compilation cache has the programs of the first evaluation, training programs are
-    compiled later (`TrainingPrograms`).
+    If the programs for the initial state and evaluations are in the compilation cache, the training
+    programs are compiled later (see `TrainingPrograms`).
 
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
-        make_network: Function that makes the network, or None if settings describe it.
-        begins: Whether to compile the program of the initial state.
-        evaluates: Whether to compile the program of evaluations.
+        make_network: Function that maps a random key to a network, or None if settings describe the
+            network.
+        begins: Whether to compile the program for the initial state.
+        evaluates: Whether to compile the program for evaluations.
 
     Returns:
         The program.
 
     Raises:
-        UsageError: If the parts of the run do not fit together.
+        UsageError: If the algorithm, environment, network or settings are incompatible.
     """
     cache.enable()
     algorithm, environment = build_algorithm_and_environment(spec, environment, make_network)
@@ -354,7 +360,10 @@ def compile_program(
 
 
 def _segment_capacity(spec: Spec) -> int:
-    """Return the maximum number of updates per call: whole metric lines, at most the run."""
+    """Return the maximum number of updates per call.
+
+    It is a multiple of the updates per metric line, or the length of a shorter run.
+    """
     line = spec.updates_per_line
     longest = max(line, MAX_SEGMENT_CAPACITY // line * line)
     return min(longest, max(1, spec.total_updates))
@@ -363,7 +372,7 @@ def _segment_capacity(spec: Spec) -> int:
 def _make_training_programs(
     spec: Spec, algorithm: Algorithm, compiled: JittedFunctions
 ) -> TrainingPrograms:
-    """Return the programs of updates and of generations, which are compiled on demand."""
+    """Return the programs for updates and for generations. Nothing is compiled yet."""
 
     def compile_run() -> tuple[Any, dict[str, float]]:
         with compiled.mesh_context_fn():
@@ -421,9 +430,9 @@ def _compile_host_program(
 
 
 def _evaluation_key(spec: Spec, key: jax.Array, updates: int) -> jax.Array:
-    """Return the key of an evaluation, [P] for a population.
+    """Return the key of an evaluation, or keys [P] for a population.
 
-    Evaluations use different keys only with `eval_fresh`.
+    All evaluations use the same key unless the option `eval_fresh` is set.
     """
     if not spec.options.eval_fresh:
         return key
@@ -435,7 +444,7 @@ def _evaluation_key(spec: Spec, key: jax.Array, updates: int) -> jax.Array:
 def _compile_lowered(
     lowered: dict[str, jax.stages.Lowered], training: TrainingPrograms
 ) -> dict[str, jax.stages.Compiled]:
-    """Compile programs in parallel. Unless they are cached, compile the training programs too."""
+    """Compile programs in parallel. If they are not cached, also compile the training programs."""
     compiling = {name: background.submit(program.compile) for name, program in lowered.items()}
     if wait(compiling.values(), CACHE_READ_SECONDS).not_done:
         training.make()
@@ -445,7 +454,7 @@ def _compile_lowered(
 def make_run_evaluator(
     spec: Spec, algorithm: Algorithm, shown: Environment
 ) -> Callable[[Any, jax.Array], Episodes]:
-    """Return a function from the state of one member and a key to evaluation episodes.
+    """Return the evaluation function of one member. It maps `(state, key)` to episodes.
 
     Args:
         spec: Specification of the run.
@@ -477,7 +486,7 @@ def _single_run_functions(spec: Spec, algorithm: Algorithm, shown: Environment) 
 
 
 def population_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -> RunFunctions:
-    """Return the functions of a run with several members.
+    """Return the functions of a population, vectorized over its members.
 
     Args:
         spec: Specification of the run.
@@ -512,15 +521,15 @@ def population_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -
 
 
 def _stack_keys(key: Callable[[int], jax.Array], seeds: list[int]) -> jax.Array:
-    """Return the keys of several seeds, [P].
+    """Return the keys of P seeds, [P].
 
-    Stacking the keys themselves would count as consuming them for JAX's `jax_debug_key_reuse`.
+    Key data is stacked, because `jax_debug_key_reuse` would count stacked keys as consumed.
     """
     return jax.random.wrap_key_data(jnp.stack([jax.random.key_data(key(seed)) for seed in seeds]))
 
 
 def _apply_to_members(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Adapt a function of a population to an evolving population, whose state has `members`."""
+    """Return `function` applied to `state.members` of an evolving population's state."""
     return lambda state, *arguments: function(state.members, *arguments)
 
 
@@ -533,7 +542,7 @@ def _compile_evolve(
 ) -> Callable[[State], tuple[State, Generation]] | None:
     """Compile one generation of an evolving population, or return None if the run does not evolve.
 
-    Across devices, members are copied from the devices of their parents.
+    With several devices, a replaced member is copied from the device of its parent.
     """
     if not spec.updates_per_generation:
         return None
@@ -577,7 +586,7 @@ def max_eval_steps(environment: Environment, spec: Spec) -> int:
         spec: Specification of the run.
 
     Returns:
-        The environment's time limit, or `eval_max_steps` if it has none.
+        The environment's time limit, or the option `eval_max_steps` if the time limit is None.
     """
     return spec.options.eval_max_steps if environment.time_limit is None else environment.time_limit
 

@@ -1,4 +1,4 @@
-"""Compatibility checks of the parts of a run, before anything large is compiled."""
+"""Compatibility checks of environment, network, settings and devices, before compilation."""
 
 import jax
 import jax.extend.core
@@ -22,14 +22,14 @@ from rollax.types import NetworkFn, State
 
 
 def check_run_environment(spec: Spec, environment: Environment | None) -> None:
-    """Check that the environment of a run satisfies the environment contract.
+    """Check that the environment of a run implements the interface `Environment` correctly.
 
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
 
     Raises:
-        UsageError: If the environment violates the contract.
+        UsageError: If a method returns values with wrong shapes, types or ranges.
     """
     made = programs.make_environment(spec) if environment is None else environment
     if is_on_host(made):
@@ -44,17 +44,18 @@ def check_run_environment(spec: Spec, environment: Environment | None) -> None:
 def check_run(
     spec: Spec, environment: Environment | None = None, make_network: NetworkFn | None = None
 ) -> None:
-    """Check that the parts of a run, its sizes and its devices fit together.
+    """Check that algorithm, environment, network, sizes and devices of a run are compatible.
 
-    Nothing large is compiled.
+    Functions are traced, but no training program is compiled.
 
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
-        make_network: Function that makes the network, or None if settings describe it.
+        make_network: Function that maps a random key to a network, or None if settings describe the
+            network.
 
     Raises:
-        UsageError: If the parts, the sizes or the devices are incompatible.
+        UsageError: If they are incompatible, or the run does not fit into memory.
     """
     with explain_preset_arguments(spec, make_network):
         _check_run(spec, environment, make_network)
@@ -129,9 +130,9 @@ def _check_evolution(
 
 
 def has_episode_metrics(algorithm: Algorithm, state: State) -> bool:
-    """Return whether the metrics of an update count completed episodes.
+    """Return whether an update reports the number of completed episodes.
 
-    If the number of episodes is a constant in the traced program, episodes are not counted.
+    If this number is a constant in the traced program, the algorithm does not count episodes.
     """
     program, shapes = jax.make_jaxpr(algorithm.step, return_shape=True)(state)
     metrics = jax.tree.unflatten(jax.tree.structure(shapes), program.jaxpr.outvars)[1]

@@ -1,4 +1,4 @@
-"""Segments: calls that run several updates."""
+"""Segments: calls of a compiled function that runs several updates."""
 
 from collections.abc import Callable
 
@@ -15,16 +15,17 @@ def segment(
 ) -> Callable[[State, jax.Array], tuple[State, Metrics]]:
     """Return a function that runs several updates of an algorithm in one call.
 
-    The number of updates is data, so segments of any length run the same compiled program. Results
-    are bitwise independent of the lengths of segments.
+    The number of updates is an array argument, so segments of any length run the same compiled
+    program. Segment lengths do not change the results, bit for bit.
 
     Args:
         algorithm: Algorithm to run.
-        capacity: Largest number of updates per call.
+        capacity: Maximum number of updates per call.
 
     Returns:
-        Function from a state and a number of updates n, at most `capacity`, to the next state and
-        the metrics of each update, with shape [capacity, ...]. Rows from n on are zero.
+        Function that maps a state and a number of updates n <= `capacity` to the next state and
+        the metrics of each update, with shape [capacity, ...]. Metrics at index n and above are
+        zero.
 
     Raises:
         UsageError: If an argument has the wrong type.

@@ -1,6 +1,6 @@
-"""Compiled training programs, and functions of a session that run between their segments.
+"""Compiled training programs, and session functions that run between training segments.
 
-Training programs may be compiled after the first evaluation, so that the evaluation does not wait.
+Training programs may be compiled after the first evaluation, to show its result earlier.
 """
 
 import dataclasses
@@ -45,14 +45,15 @@ EPISODES_RESTART_NOTE = ". Checkpoints do not contain simulators, so episodes re
 def compile_with_timing(
     jitted: jax.stages.Wrapped, *arguments: PyTree
 ) -> tuple[jax.stages.Compiled, dict[str, float]]:
-    """Compile a jitted function for arguments of these shapes.
+    """Compile a jitted function for the given arguments, and measure the time of each phase.
 
     Args:
         jitted: Jitted function.
         *arguments: Arguments, or their shapes and types.
 
     Returns:
-        The compiled function, and the seconds of the phases "tracing", "lowering" and "xla".
+        The compiled function, and the duration in seconds of each phase, keyed by "tracing",
+        "lowering" and "xla".
     """
     started = time.monotonic()
     traced = jitted.trace(*arguments)
@@ -69,11 +70,13 @@ def compile_with_timing(
 
 
 class TrainingPrograms:
-    """Training programs of a run, compiled at once or on demand.
+    """Training programs of a run, which `make` compiles.
 
     Args:
-        compile_run: Function that returns the program of updates and the seconds of each phase.
-        compile_evolve: Function that returns the program of a generation, or None.
+        compile_run: Function that returns the compiled program for updates, and the duration in
+            seconds of each compilation phase.
+        compile_evolve: Function that returns the compiled program for a generation, or None if the
+            run does not evolve.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class TrainingPrograms:
         self.phase_seconds: dict[str, float] = {}  # for the program of updates
 
     def make(self) -> None:
-        """Trace and compile the programs, unless they are ready."""
+        """Trace and compile the programs, unless this has already happened."""
         if self.is_ready:
             return
         started = time.monotonic()
@@ -105,7 +108,7 @@ class TrainingPrograms:
         self.is_ready = True
 
     def describe(self, num_members: int | None) -> str:
-        """Return a message with the compile time, the memory and the number of members.
+        """Return a message with compile time, memory estimate and number of members.
 
         Args:
             num_members: Number of members of a population, or None for a single run.
@@ -121,14 +124,15 @@ class TrainingPrograms:
 def agree_on_stop_and_pace(
     session: "rollax.training.session.Session", asked: StopRequest, agreed: StopRequest
 ) -> None:
-    """Agree with all processes on a stop, a checkpoint and the length of the next segment.
+    """Synchronize stop, checkpoint and length of the next segment across all processes.
 
-    The clock of the first process decides, and a signal to any process stops all of them.
+    The clock of the first process determines checkpoints and segments. A signal to any process
+    stops all processes.
 
     Args:
-        session: Session of the run.
+        session: Session of the run. Its segment length and checkpoint flag are updated.
         asked: Stop request of this process.
-        agreed: Stop request that is set to the same value on all processes.
+        agreed: Stop request that receives the same signal on all processes.
     """
     minutes = (time.monotonic() - session.last_checkpoint_time) / 60
     late = 0 < session.spec.options.checkpoint_minutes <= minutes
@@ -144,7 +148,7 @@ def agree_on_stop_and_pace(
 
 
 def finish_compilation(session: "rollax.training.session.Session") -> None:
-    """Compile the training programs if they are not ready, and report the time.
+    """Compile the training programs if they are not compiled yet, and show the compile time.
 
     Args:
         session: Session of the run.
@@ -161,7 +165,7 @@ def finish_compilation(session: "rollax.training.session.Session") -> None:
 
 
 def restart_window(state: EvolutionState, method: EvolutionConfig) -> EvolutionState:
-    """Return the state of an evolving population with restarted return measurements."""
+    """Reset the return and episode counts of members with enough episodes for a known fitness."""
     restart = jax.jit(
         functools.partial(evolution.reset_measurements, min_episodes=method.min_episodes)
     )
@@ -170,7 +174,7 @@ def restart_window(state: EvolutionState, method: EvolutionConfig) -> EvolutionS
 
 
 def report_compilation(session: "rollax.training.session.Session") -> None:
-    """Show a message about the compiled programs, if all are ready."""
+    """Show a message about compilation if the training programs are compiled."""
     program = session.program
     if program.training.is_ready:
         session.show.message(program.training.describe(program.num_members))
@@ -183,16 +187,16 @@ def restart_simulator_episodes(
 
     Args:
         session: Session of the run.
-        members: Members whose episodes restart, bool [P], or None for all.
+        members: Mask of the members whose episodes restart, bool [P], or None for all members.
     """
     if session.program.simulators is not None:
         session.program.simulators.restart_episodes(session.updates, members)
 
 
 def raise_simulator_failure(session: "rollax.training.session.Session") -> None:
-    """Raise SimulatorError if a simulator failed during the last update.
+    """Raise SimulatorError if a simulator failed during the last call of `advance`.
 
-    The session's state contains all updates before the failure.
+    The session's state contains all updates that were completed before the failure.
     """
     if session.program.simulators is not None and session.program.simulators.failure is not None:
         raise session.program.simulators.failure
@@ -217,7 +221,7 @@ def warn_about_threshold(session: "rollax.training.session.Session", rows: Metri
 
 
 def _common_threshold_start(spec: Spec) -> float | None:
-    """Return the initial threshold of the archive, or None if members may differ."""
+    """Return the initial acceptance threshold of the archive, or None if members may differ."""
     derive_settings = get_algorithm_entry(spec.algorithm).derive_settings
     members = [dataclasses.replace(spec.config, **values) for values in spec.swept_settings()]
     archives = [derive_settings(config).archive for config in members]
@@ -226,7 +230,7 @@ def _common_threshold_start(spec: Spec) -> float | None:
 
 
 def warn_about_nonfinite_members(session: "rollax.training.session.Session", rows: Metrics) -> None:
-    """Show a warning for each member that has become nonfinite. Other members continue."""
+    """Show a warning for each member with new nonfinite values. Other members continue."""
     if not session.program.num_members:
         return
     bad = recorder.find_nonfinite_members(rows)
@@ -244,15 +248,16 @@ def warn_about_nonfinite_members(session: "rollax.training.session.Session", row
 def evaluate_custom_metrics(
     session: "rollax.training.session.Session", episodes: Episodes, values: MetricValues
 ) -> MetricValues:
-    """Return the values of the user's `metrics` function.
+    """Return the metrics that the user's `metrics` function computes.
 
     Args:
         session: Session of the run.
         episodes: Episodes of the evaluation.
-        values: Other values of the evaluation.
+        values: Default metrics of the evaluation.
 
     Returns:
-        The values by name, and their names under `USER_METRICS_KEY`. Empty without a function.
+        The custom metrics, keyed by name, and the list of their names under `USER_METRICS_KEY`.
+        Empty without such a function.
 
     Raises:
         UsageError: If the function fails before training. Later errors are shown as warnings.
@@ -273,10 +278,13 @@ def evaluate_custom_metrics(
 
 
 def should_stop_early(session: "rollax.training.session.Session") -> bool:
-    """Return whether `stop_when` requests an early stop, on all processes.
+    """Return whether `stop_when` of the first process requests an early stop.
 
     Args:
         session: Session of the run.
+
+    Returns:
+        The decision of the first process, the same on all processes.
 
     Raises:
         UsageError: If the condition or the function fails before training. Later errors are shown

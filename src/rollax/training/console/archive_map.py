@@ -23,12 +23,13 @@ def render_archive_map(
 
     Args:
         algorithm: Algorithm of the run.
-        state: Its state.
-        settings: Settings of its archive.
-        num_frames: Number of evaluations, for the title.
+        state: State of the run.
+        settings: Settings of the archive.
+        num_frames: Number of evaluated solutions, for the title.
 
     Returns:
-        The map. None if the archive is empty or does not have two descriptors and one fitness.
+        The map. None if the archive is empty, has more than one objective, or does not have a
+        descriptor of two dimensions.
     """
     if algorithm.archived is None or settings is None:
         return None
@@ -62,18 +63,20 @@ def compute_block_fitness(
 ) -> np.ndarray:
     """Return the best fitness in each block of the map.
 
-    A block consists of whole cells of a grid. Without a grid, blocks divide the bounds equally.
+    A block consists of whole grid cells. Without a grid, blocks divide the descriptor range
+    equally.
 
     Args:
         elites: Elites of the archive.
-        shape: Shape of the grid, or None.
+        shape: Shape of the grid, or None for an archive without a grid.
         low: Lower bounds of the descriptors, [2].
         high: Upper bounds of the descriptors, [2].
-        max_size: Largest number of columns and rows.
+        max_size: Maximum number of columns and rows.
 
     Returns:
-        Fitness with shape [rows, columns], rows upward. A block without elites is NaN, or has the
-        fitness of the cell at its center in an archive with few Voronoi cells.
+        Fitness with shape [rows, columns], with the first row at the bottom. A block without elites
+        is NaN. In an archive with at most `MAX_VORONOI_CELLS` Voronoi cells, it instead has the
+        fitness of the cell at its center.
     """
     if shape is not None:
         cells_per_block = [-(-n // limit) for n, limit in zip(shape, max_size, strict=True)]
@@ -106,7 +109,8 @@ def draw_map(values: np.ndarray, title: str) -> Text:
     """Draw the map in characters, with a title and a legend.
 
     Args:
-        values: Fitness with shape [rows, columns], rows upward. NaN for empty blocks.
+        values: Fitness with shape [rows, columns], with the first row at the bottom. NaN for empty
+            blocks.
         title: Title of the map.
     """
     filled = values[np.isfinite(values)]

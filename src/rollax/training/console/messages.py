@@ -42,11 +42,11 @@ def describe_run(spec: Spec, folder: Path) -> str:
 
 
 def describe_ignored_eval_arguments(name: str, arguments: SettingValues) -> str:
-    """Return a message about default evaluation arguments that a passed environment ignores.
+    """Return a message about default evaluation arguments that an environment object ignores.
 
     Args:
         name: Id of the environment.
-        arguments: Arguments that evaluations would have had.
+        arguments: Default evaluation arguments of an environment made from this id.
     """
     values = ", ".join(f"{argument} {value}" for argument, value in arguments.items())
     return (
@@ -68,7 +68,7 @@ def describe_overridden_switches() -> list[str]:
 
 
 def rollax_command() -> list[str]:
-    """Return the words of the command that runs rollax, also if it is not in PATH."""
+    """Return the command that runs rollax, as a list of words. It works outside PATH as well."""
     if shutil.which("rollax"):
         return ["rollax"]
     script = Path(sys.executable).with_name("rollax")
@@ -78,9 +78,9 @@ def rollax_command() -> list[str]:
 def describe_result(
     result: Result, spec: Spec, environment: Environment, in_python: bool = False
 ) -> list[str]:
-    """Return the lines at the end of a run: the outcome and the next steps.
+    """Return the lines shown after a run: the outcome and the suggested next steps.
 
-    Rendering and export are omitted for closed-form tasks, which have no episodes.
+    Rendering and export are omitted for tasks without episodes (`task/...`).
 
     Args:
         result: Result of the run.
@@ -120,8 +120,8 @@ class _NextStep(NamedTuple):
     """Next step after a run.
 
     Attributes:
-        words: Name and options of the command. Empty for a step in Python only.
-        statement: Python statement. The variable `result` is the result of the run.
+        words: Name and options of the command. Empty if only Python can do this step.
+        statement: Python statement. Its variable `result` is the result of the run.
         remark: Description of the step.
     """
 
@@ -131,7 +131,7 @@ class _NextStep(NamedTuple):
 
 
 def _format_command(step: _NextStep, spec: Spec, folder: Path) -> str:
-    """Return a line with the command of a step and its remark."""
+    """Return a line with the command of a step and its description."""
     imports = [word for module in spec.imports for word in ("--import", module)]
     name, *options = step.words
     words = format_command_line(*rollax_command(), name, folder, *imports, *options)
@@ -150,7 +150,7 @@ def _format_statements(steps: list[_NextStep]) -> list[str]:
 def _list_next_steps(
     spec: Spec, environment: Environment, has_best: bool, in_python: bool = False
 ) -> list[_NextStep]:
-    """Return the next steps after a run that has ended as planned."""
+    """Return the suggested next steps after a finished run."""
     is_closed_form = has_closed_form(environment)
     episodes = "" if is_closed_form else " on new episodes"
     has_archive = get_algorithm_entry(spec.algorithm).unit == "evaluations"
@@ -178,9 +178,9 @@ def _list_next_steps(
 
 
 def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> list[str]:
-    """Return the next steps in Python that start from the folder of a run.
+    """Return lines with Python statements that load or resume a run from its folder.
 
-    Runs with user objects require these steps, because commands cannot pass the objects.
+    Runs with a custom environment or network need them, because commands cannot pass objects.
 
     Args:
         folder: Folder of the run.
@@ -204,7 +204,7 @@ def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> l
 
 
 def _format_arguments(folder: Path | str, spec: Spec) -> str:
-    """Return the arguments that load or resume a run in Python."""
+    """Return the argument list of `rollax.load` or `rollax.resume` as source text."""
     objects = ["environment=environment"] * spec.own_environment + ["network=network"] * (
         spec.network == CUSTOM
     )

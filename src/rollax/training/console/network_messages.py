@@ -27,10 +27,11 @@ def describe_inputs(
     Args:
         spec: Specification of the run.
         environment: Environment of the run, after `wrap_for_networks`.
-        make_network: Function that makes the network, or None if `spec.network` describes it.
+        make_network: Function that maps a random key to a network, or None if `spec.network`
+            describes the network.
 
     Returns:
-        The lines. Empty for a custom network.
+        The lines. Empty for a custom network and for tasks without episodes.
     """
     space = environment.observation_space
     if make_network is not None or has_closed_form(environment):
@@ -42,7 +43,7 @@ def describe_inputs(
     )
     network = jax.eval_shape(make, jax.eval_shape(lambda: jax.random.key(0)))
     encoders = find_encoders(network)
-    if not encoders:  # a solution of a closed form, or a custom algorithm
+    if not encoders:  # a solution of a task without episodes, or a custom algorithm
         return []
     convolved = {name for encoder in encoders for name in encoder.convolutions}
     warning = large_layer_warning(network)
@@ -53,7 +54,7 @@ def describe_inputs(
 
 
 def _has_multiple_axes(space: Space) -> bool:
-    """Return whether an observation, or a part of it, has at least two axes."""
+    """Return whether an observation, or an entry of a dictionary observation, has several axes."""
     if isinstance(space, Dict):
         return any(_has_multiple_axes(part) for name, part in space.items if name != "action_mask")
     return len(space.shape) > 1

@@ -23,7 +23,7 @@ P = ParamSpec("P")
 
 # Prefixes of messages that a quiet run also shows.
 ALWAYS_SHOWN_PREFIXES = ("warning:", "error:", "Stopping ")
-# Smallest terminal, in characters, with room for a picture in addition to the other output.
+# Smallest terminal, in characters, with room for an archive map in addition to the other output.
 MIN_PICTURE_WIDTH, MIN_PICTURE_HEIGHT = 60, 24
 
 
@@ -31,8 +31,8 @@ MIN_PICTURE_WIDTH, MIN_PICTURE_HEIGHT = 60, 24
 class Display(Protocol):
     """Interface through which a run shows messages and progress.
 
-    `picture` calls `make` only if there is room for a picture. `close` is called when training has
-    ended. The closing messages follow it.
+    `picture` calls `make` only if the terminal is large enough for an archive map. `close` is
+    called when training ends. Messages about the result follow after `close`.
     """
 
     def message(self, text: str) -> None: ...
@@ -43,7 +43,7 @@ class Display(Protocol):
 
 
 def make_display(quiet: bool = False, stderr: bool = False) -> Display:
-    """Return a live display for a terminal, or a display of plain lines.
+    """Return a live display for a terminal, otherwise a display that prints plain lines.
 
     Args:
         quiet: Whether to show only warnings and errors.
@@ -71,7 +71,7 @@ class NullDisplay:
 
 
 class LineDisplay:
-    """Display with a plain line for each message and a progress line every few seconds.
+    """Display that prints a line for each message and a progress line every few seconds.
 
     Args:
         seconds: Seconds between progress lines.
@@ -121,7 +121,7 @@ class LineDisplay:
 
 
 class PictureProgress(Progress):
-    """Progress bar below an optional picture."""
+    """Progress bar below an optional archive map."""
 
     picture_above: Text | None = None
 
@@ -132,7 +132,7 @@ class PictureProgress(Progress):
 
 
 class LiveDisplay:
-    """Display with a progress bar for return, speed and time left, below messages and a picture."""
+    """Display for a terminal: messages, an archive map, and a progress bar with metrics."""
 
     def __init__(self, console: Console) -> None:
         columns: tuple[ProgressColumn, ...] = (
@@ -180,7 +180,10 @@ class LiveDisplay:
 
 
 class ResilientDisplay:
-    """Display that ignores a closed, full or ASCII-only output, so that the run continues."""
+    """Display that suppresses write errors (closed pipe, full disk), so that the run continues.
+
+    Text that the output cannot encode is printed with escaped characters.
+    """
 
     def __init__(self, show: Display) -> None:
         self._show, self._is_output_lost = show, False
@@ -205,7 +208,7 @@ class ResilientDisplay:
     def _call_safely(
         self, show: Callable[P, None], *arguments: P.args, **keywords: P.kwargs
     ) -> None:
-        """Call a method of the display, unless the output has already been lost."""
+        """Call a method of the display, unless a previous write has failed."""
         if self._is_output_lost:
             return
         try:

@@ -1,4 +1,4 @@
-"""Table of the results of a sweep: mean and interval over seeds for each combination of values."""
+"""Table of sweep results: mean and interval over seeds for each combination of swept values."""
 
 import math
 from typing import NamedTuple
@@ -19,10 +19,10 @@ def format_sweep_table(spec: Spec, scores: MemberScores | None) -> list[str]:
 
     Args:
         spec: Specification of the run.
-        scores: Best metric of each member, or None.
+        scores: Best metric of each member, or None if the members were not evaluated.
 
     Returns:
-        The lines. Empty without a sweep, or if no member has a score.
+        The lines, with a heading. Empty without a sweep, or if no member has a score.
     """
     if not spec.sweep or scores is None or len(scores.values) != spec.num_members:
         return []
@@ -45,7 +45,7 @@ def format_sweep_table(spec: Spec, scores: MemberScores | None) -> list[str]:
 
 
 class _Row(NamedTuple):
-    """One combination of swept values: its rank (smallest first), and the texts of its cells."""
+    """Row of the table: sort key (smallest first), and texts of setting, mean and seed count."""
 
     rank: float
     setting: str

@@ -16,7 +16,7 @@ ACKNOWLEDGEMENT_TIMEOUT_SECONDS = 5.0  # wait at the end for an acknowledgement 
 def list_stop_signals() -> list[signal.Signals]:
     """Return the signals that request a stop.
 
-    SIGHUP, which a closed terminal sends, is included unless this process ignores it (nohup).
+    SIGHUP (sent when a terminal closes) is included unless this process ignores it (nohup).
     """
     signals = [signal.SIGINT, signal.SIGTERM]
     if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -49,7 +49,7 @@ class StopRequest:
 
     @property
     def acknowledgement(self) -> str:
-        """Message that answers an interrupt immediately."""
+        """Message that is shown immediately after an interrupt."""
         first = (
             "once the state is saved" if self.activity is None else f"after this {self.activity}"
         )
@@ -57,10 +57,10 @@ class StopRequest:
 
 
 def make_interrupt(message: str, result: object) -> KeyboardInterrupt:
-    """Return a KeyboardInterrupt with an attribute `result`, for an interrupt after a save.
+    """Return a KeyboardInterrupt with an attribute `result`, for a run that was saved.
 
-    It is not a subclass, because Python uses the exit code of an interrupted process only for
-    KeyboardInterrupt itself.
+    The result is not a subclass, because Python exits with the code of an interrupted process only
+    for KeyboardInterrupt itself.
     """
     interrupt = KeyboardInterrupt(message)
     vars(interrupt)["result"] = result
@@ -79,7 +79,7 @@ def get_interrupt_result(interrupt: KeyboardInterrupt) -> Any:
 
 
 class StopRequested(Exception):
-    """Exception that abandons work because a stop was requested. A resumed run repeats it."""
+    """Exception that ends an evaluation because a stop was requested. A resumed run repeats it."""
 
 
 _current_request: contextvars.ContextVar[StopRequest | None] = contextvars.ContextVar(
@@ -95,7 +95,7 @@ def is_stop_requested() -> bool:
 
 @contextlib.contextmanager
 def set_activity(activity: str) -> Iterator[None]:
-    """Set the activity that finishes before a stop, for the acknowledgement of an interrupt."""
+    """Return a context manager that sets the activity named in the message after an interrupt."""
     request = _current_request.get()
     if request is None:
         yield
@@ -113,7 +113,7 @@ def _acknowledge_in_thread(
 ) -> Iterator[Callable[[str], None]]:
     """Yield a function that passes a text to `notify_fn` in another thread, for signal handlers.
 
-    A handler must not write itself, because it may have interrupted code that is writing.
+    A handler must not write the text, because it may have interrupted code that is writing.
     `SimpleQueue.put` is reentrant.
     """
     texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -135,7 +135,7 @@ def _acknowledge_in_thread(
 def _make_handler(
     request: StopRequest, acknowledge: Callable[[str], None]
 ) -> Callable[[int, FrameType | None], None]:
-    """Return a handler that sets the request and raises KeyboardInterrupt at a second SIGINT."""
+    """Return a signal handler that requests a stop. A second SIGINT raises KeyboardInterrupt."""
 
     def handle_signal(number: int, frame: FrameType | None) -> None:
         is_interrupt = number == signal.SIGINT
@@ -154,16 +154,17 @@ def stop_on_signals(
 ) -> Iterator[StopRequest]:
     """Turn the first SIGINT, SIGTERM or SIGHUP in this context into a stop request.
 
-    Compilation, evaluation and saving then finish. A second SIGINT raises KeyboardInterrupt
+    Compilation, evaluation and saving still finish. A second SIGINT raises KeyboardInterrupt
     immediately, and saved checkpoints remain. Outside the main thread, signals cannot be caught, so
-    only an enclosing request is observed.
+    only a request of an enclosing context has an effect.
 
     Args:
-        *additional_signals: Additional signals that request a stop, such as from a job scheduler.
-        notify_fn: Function that shows a message. Another thread calls it to acknowledge a SIGINT.
+        *additional_signals: Additional signals that request a stop, for example from a job
+            scheduler.
+        notify_fn: Function that shows a message. Another thread calls it after a SIGINT.
 
     Yields:
-        The request.
+        The stop request, without a signal at first.
     """
     request = StopRequest(_current_request.get())
     with contextlib.ExitStack() as stack:

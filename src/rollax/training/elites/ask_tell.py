@@ -33,9 +33,9 @@ from rollax.types import SettingValues
 class AskTell:
     """Quality-diversity search for solutions [D] with an ask-and-tell interface in NumPy.
 
-    Call `solutions = search.ask()`, then `search.tell(fitness, descriptor)`. With a `folder`,
-    `save` stores the search there. A later search with the same arguments continues exactly from
-    the saved state, even between `ask` and `tell`. Different arguments raise UsageError.
+    Call `solutions = search.ask()`, then `search.tell(fitness, descriptor)`. `save` writes the
+    search to `folder`. A later search with the same arguments continues exactly from the saved
+    state, also if it was saved between `ask` and `tell`.
 
     Args:
         algorithm: Name of the algorithm, such as "map_elites", "cma_me" or "cma_mae".
@@ -45,11 +45,11 @@ class AskTell:
         config: Settings of the algorithm, as a dictionary or an instance of its settings class.
         seed: Seed of the search.
         start: Initial solution, [D]. None means zeros.
-        folder: Folder for `save`, or None.
+        folder: Folder that `save` writes to and that a saved search is read from, or None.
 
     Raises:
         UsageError: If the algorithm needs gradients or policies, a setting or bound is not valid,
-            or the folder contains a search with other arguments.
+            or the folder contains a search with different arguments.
     """
 
     @standard_numerics()
@@ -153,8 +153,8 @@ class AskTell:
             objectives: Objectives of each solution, [B, M], for a multi-objective algorithm (mome).
 
         Returns:
-            Metrics of the archive by name, and the counts `new`, `better`, `outside`, `nonfinite`
-            (and `below_threshold` with thresholds) of this batch.
+            Metrics of the archive, keyed by name, and the counts `new`, `better`, `outside`,
+            `nonfinite` (and `below_threshold` for archives with thresholds) of this batch.
 
         Raises:
             UsageError: If `ask` has not been called, or an array has the wrong shape.
@@ -200,8 +200,8 @@ class AskTell:
         """Return a table of the elites, best first.
 
         Returns:
-            Columns with one row per elite: `place` (index of the archive entry), `fitness`,
-            `descriptor_0`, `descriptor_1` and so on, and `solution` with shape [N, D].
+            Arrays with one row for each of N elites: `place` (index of the archive entry),
+            `fitness`, `descriptor_0`, `descriptor_1` and so on, each [N], and `solution`, [N, D].
         """
         archive, state = self._archive_fn(self._state)
         elites = jax.device_get(archive.elites(state))
@@ -273,7 +273,7 @@ def _validate_start(size: int, start: object) -> np.ndarray | None:
 def _to_float_array(name: str, value: object) -> np.ndarray:
     """Convert a value to a float32 array. Values beyond the range of float32 become infinite.
 
-    Raises UsageError for values that are not real numbers.
+    Raise UsageError for values that are not real numbers.
     """
     try:
         if np.asarray(value).dtype.kind in "USc":  # NumPy would parse or truncate these
@@ -288,7 +288,7 @@ def _to_float_array(name: str, value: object) -> np.ndarray:
 
 
 def _check_memory(init: InitFn, settings: Config) -> None:
-    """Raise UsageError if the search does not fit into memory. `tell` needs its state twice."""
+    """Raise UsageError if two copies of the search's state, which `tell` needs, exceed memory."""
     try:
         state = jax.eval_shape(init, jax.random.key(0), settings)
     except OverflowError as error:  # arrays that are too large to be indexed
@@ -306,7 +306,7 @@ def _check_memory(init: InitFn, settings: Config) -> None:
 def _make_external_task(
     name: str, size: int, low: tuple[float, ...], high: tuple[float, ...], num_objectives: int
 ) -> Task:
-    """Return a task with external scores, whose `score` is never called."""
+    """Return a task for external scores. Its `score` function is a placeholder."""
     check_bounds(low, high)
 
     def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -38,10 +38,10 @@ class Comparison(NamedTuple):
 
     Attributes:
         cell: Indices of the cells, int [N], ascending.
-        fitness_a: Best fitness of the first archive, float32 [N]. NaN where it has no elite.
-        fitness_b: Best fitness of the second archive, float32 [N]. NaN where it has no elite.
+        fitness_a: Best fitness per cell in the first archive, float32 [N]. NaN for empty cells.
+        fitness_b: Best fitness per cell in the second archive, float32 [N]. NaN for empty cells.
         metrics_a: qd_score, coverage, fitness_best and fitness_mean of the first archive.
-        metrics_b: The same metrics of the second archive in the cells of the first.
+        metrics_b: The same metrics of the second archive, computed in the first archive's cells.
     """
 
     cell: np.ndarray
@@ -59,11 +59,12 @@ class Comparison(NamedTuple):
         )
 
     def numbers(self) -> dict[str, float]:
-        """Return the comparison as numbers by name.
+        """Return the comparison as a dictionary of numbers.
 
-        The first numbers count cells: filled by only one archive, filled by both, where each
-        archive is fitter, and where both are equal. `mean_difference` is the mean fitness
-        difference (second minus first) in cells that both fill. The metrics of each archive follow.
+        `only_a`, `only_b` and `both` count cells filled by one archive or by both. `better_a`,
+        `better_b` and `equal` count cells that both fill, by the fitter archive. `mean_difference`
+        is the mean fitness difference (second minus first) in cells that both fill. The metrics of
+        the archives have the suffixes `_a` and `_b`.
         """
         is_in_first, is_in_second = ~np.isnan(self.fitness_a), ~np.isnan(self.fitness_b)
         difference = (self.fitness_b - self.fitness_a)[is_in_first & is_in_second]
@@ -93,9 +94,9 @@ class Comparison(NamedTuple):
 def merge_archives(runs: Sequence[Policy | RunPath], *, folder: Path | str | None = None) -> Policy:
     """Merge the archives of several runs into one archive.
 
-    All elites are inserted at once into an empty archive with the cells of the first run. Each
-    elite keeps the acceptance threshold of its former cell (cma_mae, cma_maega), and a cell gets
-    the largest threshold of its elites.
+    All elites are inserted at once into an empty archive with the cells of the first run. With
+    acceptance thresholds (cma_mae, cma_maega), each cell gets the largest threshold of the former
+    cells of its elites.
 
     Args:
         runs: Policies, results of runs or run folders. For a result or a folder, the last
@@ -109,8 +110,8 @@ def merge_archives(runs: Sequence[Policy | RunPath], *, folder: Path | str | Non
         `correct_archive`.
 
     Raises:
-        UsageError: If a run has no archive, solutions or descriptors differ in form, the
-            environments differ, or the folder exists.
+        UsageError: If a run has no archive, the environments or the shapes of solutions or
+            descriptors differ, or the folder exists.
     """
     if isinstance(runs, Policy | str | os.PathLike) or not isinstance(runs, Iterable):
         raise UsageError(
@@ -206,7 +207,7 @@ def check_compatible(
 
 
 def _make_single_run_spec(spec: Spec, policy: Policy, folder: Path | str | None) -> Spec:
-    """Return the specification of a single run with the settings of the policy."""
+    """Return the specification of a single run with the member's seed and settings."""
     current = policy.algorithm.config(policy.state)
     varied = {name: float(getattr(current, name)) for name in (*spec.sweep, *spec.evolve)}
     seed = int(spec.members()[policy.member or 0]["seed"])
@@ -218,7 +219,7 @@ def _make_single_run_spec(spec: Spec, policy: Policy, folder: Path | str | None)
 
 
 def save_as_run(policy: Policy, folder: Path) -> None:
-    """Write a policy with an archive to a run folder, as a run that ended at the policy's step.
+    """Write an archive to a new run folder, as a run that ended at the policy's step.
 
     Args:
         policy: Policy with an archive.
@@ -252,7 +253,7 @@ def save_as_run(policy: Policy, folder: Path) -> None:
 
 @standard_numerics()
 def compare_archives(a: Policy | RunPath, b: Policy | RunPath) -> Comparison:
-    """Compare the archives of two runs in the cells of the first one.
+    """Compare the archives of two runs in the cells of the first archive.
 
     Args:
         a: First policy, or the result or folder of its run.
@@ -288,7 +289,7 @@ def compare_archives(a: Policy | RunPath, b: Policy | RunPath) -> Comparison:
 def _best_fitness_per_cell(
     archive: Archive, state: ArchiveState, elites: ScoredSolutions
 ) -> np.ndarray:
-    """Return the best fitness in each cell, float32 [C], -inf for empty cells."""
+    """Return the best fitness in each of C cells, float32 [C], with -inf for empty cells."""
     best = np.full(archive.num_cells, -np.inf, np.float32)
     np.maximum.at(best, find_cells(archive, state, elites.descriptor), elites.fitness)
     return best

@@ -1,8 +1,8 @@
 """Re-evaluation of an archive under noise.
 
 Noisy scores favor lucky solutions, so the fitness in an archive is too high, and its descriptors
-differ from the behavior of its elites. The corrected archive is an empty archive of the same kind
-into which the elites are inserted with their mean fitness and mean descriptor over new episodes.
+differ from the behavior of its elites. To build the corrected archive, the elites are inserted into
+an empty archive with the same cells, with their mean fitness and descriptor over new episodes.
 
 References:
     Flageat and Cully 2020, arXiv:2006.14253.
@@ -36,8 +36,8 @@ MAX_SOLUTION_BYTES = 1 << 28  # of the solutions in parallel episodes
 def can_be_corrected(policy: "rollax.policy.Policy") -> bool:
     """Return whether the archive of a policy's run can be re-evaluated.
 
-    The archive must have cells and elites, and its descriptor must have the same dimensions as
-    that of the policy's environment.
+    The archive must have cells and elites, and its descriptor must have the same dimensions as the
+    descriptor of the policy's environment.
 
     Args:
         policy: Policy of a run.
@@ -79,11 +79,11 @@ def correct_archive(
         key: Random key.
 
     Returns:
-        Values of the corrected archive by name, and the policy with that archive.
+        Metrics of the corrected archive, keyed by name, and the policy with the corrected archive.
 
     Raises:
-        UsageError: If the archive has no cells or is empty, or the environment has another
-            descriptor.
+        UsageError: If the archive has no cells or is empty, or the environment's descriptor has
+            different dimensions.
     """
     archive, state = get_archive_with_cells(policy)
     elites = selection.get_elites(policy)
@@ -128,14 +128,14 @@ def insert_elites(
     batch: ScoredSolutions,
     thresholds: np.ndarray | None = None,
 ) -> ArchiveState:
-    """Insert elites at once into an empty archive with the same cells.
+    """Insert N elites in one batch into an empty archive with the same cells.
 
     Args:
         archive: Functions of the archive.
-        state: State of an archive, which determines the cells.
+        state: State of the archive that determines the cells.
         batch: Elites, [N, ...].
-        thresholds: Threshold of the former cell of each elite, [N]. The threshold of a cell becomes
-            the largest one of its new elites. None keeps the thresholds of the insertion.
+        thresholds: Acceptance threshold of each elite's former cell, [N]. Each cell gets the
+            largest threshold of its new elites. If None, thresholds result from the insertion.
 
     Returns:
         The new state of the archive.
@@ -157,7 +157,7 @@ def insert_elites(
 
 
 def elite_thresholds(policy: "rollax.policy.Policy") -> np.ndarray:
-    """Return the cell threshold of each elite, float32 [N], -inf for archives without thresholds.
+    """Return the acceptance threshold of each elite's cell, float32 [N]. Without thresholds: -inf.
 
     Args:
         policy: Policy of a run with an archive.
@@ -207,7 +207,7 @@ def re_evaluate_solutions(
 ) -> MeanScores:
     """Evaluate solutions in new episodes and return their mean scores.
 
-    A closed-form task gives the same scores every time, so it is evaluated once. Episodes run in
+    Tasks without episodes (`task/...`) are deterministic and evaluated once. Episodes run in
     blocks, so memory use does not grow with the archive.
 
     Args:

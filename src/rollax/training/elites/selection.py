@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def archive_functions(policy: "rollax.policy.Policy") -> ArchiveFunctions:
-    """Return the functions of the archive of a policy's algorithm.
+    """Return the archive functions of a policy's algorithm.
 
     Args:
         policy: Policy of a run.
@@ -41,7 +41,8 @@ def archive_settings(policy: "rollax.policy.Policy") -> ArchiveSettings:
         policy: Policy of a run with an archive.
 
     Raises:
-        UsageError: If the entry of the algorithm derives no settings of an archive.
+        UsageError: If `AlgorithmEntry.derive_settings` of the algorithm returns no archive
+            settings.
     """
     settings = policy.spec.derived_settings.archive
     if settings is None:
@@ -96,7 +97,7 @@ def get_elites(policy: "rollax.policy.Policy") -> Elites:
 
 
 def has_no_cells(elites: Elites) -> bool:
-    """Return whether the archive has no cells, so each center is the descriptor of its elite."""
+    """Return whether the archive has no cells, so that each elite's descriptor is its center."""
     return not elites.is_grid and np.array_equal(elites.center, elites.solutions.descriptor)
 
 
@@ -162,8 +163,9 @@ def select_elite(
 
     Args:
         policy: Policy of a run with an archive.
-        descriptor: Descriptor, [K], to select the nearest elite, or None.
-        cell: Indices of a grid cell, to select the fittest elite in the cell, or None.
+        descriptor: Descriptor, [K]. The nearest elite is selected. None if `cell` is passed.
+        cell: Indices of a grid cell, [K]. The fittest elite in the cell is selected. None if
+            `descriptor` is passed.
 
     Raises:
         UsageError: If not exactly one of `descriptor` and `cell` is passed, or no elite is found.
@@ -194,7 +196,8 @@ def with_elite(policy: "rollax.policy.Policy", index: int) -> "rollax.policy.Pol
 def find_nearest_elite(elites: Elites, descriptor: Sequence[float] | np.ndarray) -> int:
     """Return the index of the elite nearest to a descriptor.
 
-    Differences are divided by the range of the archive's centers in each dimension.
+    The Euclidean distance is measured after each dimension is divided by the range of the
+    archive's cell centers.
 
     Args:
         elites: Entries of an archive.
@@ -222,11 +225,11 @@ def find_elite_in_cell(
 
     Args:
         policy: Policy of the run.
-        elites: Entries of its archive.
-        cell: Indices of the cell.
+        elites: Entries of the policy's archive.
+        cell: Indices of the cell, [K].
 
     Raises:
-        UsageError: If the archive has no grid, the cell is outside of it, or the cell is empty.
+        UsageError: If the archive has no grid, the cell is outside the grid, or the cell is empty.
     """
     if not elites.is_grid:
         raise UsageError("The archive has no grid. Select an elite by --descriptor.")

@@ -10,13 +10,16 @@ from rollax.types import MetricValues
 def describe_unreached_threshold(
     first: MetricValues, threshold_start: float | None, num_solutions: int
 ) -> str | None:
-    """Return a warning if no solution of the first update exceeded its threshold, or None.
+    """Return a warning if no solution of the first update exceeded its cell's acceptance threshold.
 
     Args:
-        first: Metrics of the first update: numbers, or arrays with one entry per member. Archives
-            without thresholds do not report `below_threshold`.
+        first: Metrics of the first update, keyed by name. Values are numbers, or arrays with one
+            entry per member. Archives without thresholds do not report `below_threshold`.
         threshold_start: Setting `threshold_start`, or None if it differs between members.
         num_solutions: Number of solutions evaluated in the update.
+
+    Returns:
+        The warning, or None if a solution exceeded a threshold or the archive has no thresholds.
     """
     if "below_threshold" not in first:
         return None
@@ -37,7 +40,7 @@ def describe_unreached_threshold(
 
 
 def suggest_threshold(lowest_fitness: float) -> float:
-    """Return a fitness at least 10 % below the lowest one, rounded down to two digits."""
+    """Return a threshold at least 10 % below the lowest fitness, rounded down to two digits."""
     target = lowest_fitness - max(abs(lowest_fitness), 1e-6) / 10
     rounding_unit = 10.0 ** (math.floor(math.log10(abs(target))) - 1) if target else 1e-6
     return math.floor(target / rounding_unit) * rounding_unit

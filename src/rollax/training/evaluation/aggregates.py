@@ -1,8 +1,8 @@
 """Aggregates over environments: interquartile mean, performance profile, improvement probability.
 
-Scores are normalized, with one array of shape [n] (one entry per seed) for each environment. The
-numbers of seeds may differ. Intervals are percentiles of the stratified bootstrap: seeds are
-resampled within each environment, and environments are fixed.
+Scores are normalized returns: one array [n] with one entry per seed for each environment. The
+number of seeds n may differ between environments. Intervals are percentiles of the stratified
+bootstrap: seeds are resampled within each environment, and environments are fixed.
 
 References:
     Agarwal et al. 2021 (arXiv:2108.13264).
@@ -42,8 +42,8 @@ def normalize_returns(returns: np.ndarray, low: float, high: float) -> np.ndarra
 
     Args:
         returns: Returns of any shape.
-        low: Return that becomes 0.
-        high: Return that becomes 1.
+        low: Return with the normalized value 0.
+        high: Return with the normalized value 1.
 
     Returns:
         Normalized returns.
@@ -59,21 +59,21 @@ def normalize_returns(returns: np.ndarray, low: float, high: float) -> np.ndarra
 
 
 def estimate_interquartile_mean(scores: Scores) -> Estimate:
-    """Estimate the interquartile mean of the scores of all environments together."""
+    """Estimate the interquartile mean over the pooled scores of all environments."""
     return _estimate_with_interval(
         lambda sample: interquartile_mean(np.concatenate(sample, axis=-1)), [scores]
     )
 
 
 def estimate_performance_profile(scores: Scores, thresholds: np.ndarray) -> Estimate:
-    """Estimate the share of runs above each threshold, averaged over environments.
+    """Estimate the fraction of runs above each threshold, averaged over environments.
 
     Args:
-        scores: Scores by environment.
+        scores: Scores [n] of each environment.
         thresholds: Thresholds [T].
 
     Returns:
-        Shares [T] with intervals.
+        Fractions [T] with intervals.
     """
 
     def share_above(sample: Scores) -> np.ndarray:
@@ -91,12 +91,12 @@ def estimate_performance_profile(scores: Scores, thresholds: np.ndarray) -> Esti
 def estimate_probability_of_improvement(first: Scores, second: Scores) -> Estimate:
     """Estimate the probability that a run in `first` has a higher score than a run in `second`.
 
-    The probability P(X > Y) is averaged over environments. In each one, it is the Mann-Whitney
-    statistic U / (n m), with ties counting half.
+    The probability P(X > Y) is averaged over environments. For each environment, it is the
+    Mann-Whitney statistic U / (n m), with ties counting half.
 
     Args:
-        first: Scores by environment.
-        second: Scores by environment, in the same order.
+        first: Scores [n] of each environment.
+        second: Scores [m] of each environment, in the same order of environments.
 
     Returns:
         The probability with its interval.
@@ -119,7 +119,7 @@ def _estimate_with_interval(
     """Return a statistic of the scores with its bootstrap interval.
 
     `values_per_score` is the number of intermediate values that the statistic computes per score.
-    It limits the number of resamples in memory.
+    Larger values reduce the number of resamples that are held in memory at once.
     """
     scores = [np.asarray(each, float) for sample in samples for each in sample]
     value = np.asarray(statistic(scores))
@@ -133,7 +133,10 @@ def _estimate_with_interval(
 
 
 def _draw_resamples(scores: list[np.ndarray], max_resamples: int) -> Iterator[list[np.ndarray]]:
-    """Yield `NUM_RESAMPLES` resamples as arrays [r, n] with at most `max_resamples` each."""
+    """Yield `NUM_RESAMPLES` resamples in blocks: one array [r, n] per environment.
+
+    A block has r <= `max_resamples` resamples.
+    """
     generator = np.random.default_rng(0)
     for first in range(0, NUM_RESAMPLES, max_resamples):
         number = min(max_resamples, NUM_RESAMPLES - first)

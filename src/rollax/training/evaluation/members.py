@@ -26,17 +26,17 @@ def score_members(
 ) -> MemberScores:
     """Return the value of `options.best_metric` for each member, over the member's episodes.
 
-    The score of a member is None if a return or value of an episode is not finite, or if the custom
-    metrics function returns no number for the member.
+    The score of a member is None if the return or the metric of an episode is not finite. It is
+    also None if the custom metrics function returns no number for the member.
 
     Args:
         spec: Specification of the run.
-        step: Environment step of the evaluation.
+        step: Environment frames at the evaluation.
         episodes: Episode records with leading axis [P].
         agent_types: Type of each agent.
-        metric: Custom metrics function, called with the episodes of each member.
-        values: Metrics over all members. If the custom function returned a list with one number per
-            member, the scores are taken from it.
+        metric: Custom metrics function, or None. It is called with the episodes of each member.
+        values: Metrics of the whole population. If `best_metric` is a custom metric with a list of
+            one number per member, these numbers are the scores.
 
     Returns:
         The scores.
@@ -58,11 +58,11 @@ def compute_member_metrics(episodes: dict[str, PyTree], member: int) -> MetricVa
     """Return the metrics of one member's episodes, without bootstrap intervals.
 
     Args:
-        episodes: Arrays of an evaluation with leading axis [P].
+        episodes: Arrays of an evaluation with leading axis [P], keyed by field of `Episodes`.
         member: Index of the member.
 
     Returns:
-        Metrics by name.
+        Metrics, keyed by name.
     """
     fields = {name: episodes[name] for name in Episodes._fields if episodes.get(name) is not None}
     single = Episodes(**jax.tree.map(lambda x: np.asarray(x)[member], fields))
@@ -77,7 +77,10 @@ def _score_member(
     metric: MetricsFn | None,
     custom_value: float | None,
 ) -> float | None:
-    """Return the score of one member, or None. `custom_value` is its entry in a custom metric."""
+    """Return the score of one member, or None if the member cannot be ranked.
+
+    `custom_value` is the member's entry in a custom metric, or None.
+    """
     values = default_metrics(episodes, agent_types, name in _INTERVAL_METRICS)
     if custom_value is not None:
         values |= {name: custom_value}
@@ -90,17 +93,18 @@ def _score_member(
 
 
 def inherit_scores(scores: MemberScores, generation: Generation) -> MemberScores:
-    """Return the scores after a generation. A replaced member gets the score of its parent."""
+    """Return the scores after a generation. A replaced member has the score of its parent."""
     values = [scores.values[parent] for parent in np.asarray(generation.parent)]
     return scores._replace(values=values, num_generations=scores.num_generations + 1)
 
 
 def drop_nonfinite_scores(scores: MemberScores, is_nonfinite: np.ndarray | None) -> MemberScores:
-    """Return the scores with None for members that are not finite.
+    """Return the scores with None for members with nonfinite values.
 
     Args:
         scores: Scores of all members.
-        is_nonfinite: Mask of the members that are not finite, bool [P], or None.
+        is_nonfinite: Mask of the members with nonfinite values, bool [P], or None if no member has
+            nonfinite values.
 
     Returns:
         The scores.

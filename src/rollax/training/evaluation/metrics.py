@@ -1,4 +1,4 @@
-"""Metrics of an evaluation and their display."""
+"""Metrics of an evaluation and their text format."""
 
 import math
 from collections.abc import Iterable
@@ -31,11 +31,10 @@ def default_metrics(
 ) -> MetricValues:
     """Return the default metrics of an evaluation.
 
-    The metrics are statistics of returns, lengths, rates of termination and truncation, and means
-    of info values and descriptors. Statistics of returns are over episodes for one member, and over
-    the mean returns of members for a population. With several agents, the return of an episode is
-    the mean over agents, and the mean returns by agent, by agent type and of the team (sum over
-    agents) are added.
+    The metrics are return statistics, lengths, rates of termination and truncation, and means of
+    info values and descriptors. Return statistics are computed over episodes, or for a population
+    over the members' mean returns. With several agents, the return of an episode is the mean over
+    agents. The mean returns per agent, per agent type and of the team (sum over agents) are added.
 
     Args:
         episodes: Episode records, with a leading axis [P] for a population.
@@ -43,7 +42,7 @@ def default_metrics(
         with_interval: Whether to compute the bootstrap interval (see `summarize`).
 
     Returns:
-        Metrics by name.
+        Metrics, keyed by name.
     """
     returns = np.asarray(episodes.returns, np.float64)
     metrics = _agent_returns(returns, agent_types) if agent_types else {}
@@ -71,7 +70,7 @@ def default_metrics(
 
 
 def _ending_rates(episodes: Episodes) -> dict[str, float]:
-    """Return the rates of termination and truncation. Trials count their inner episodes."""
+    """Return the rates of termination and truncation. For trials, inner episodes are counted."""
     fields = {"terminated": episodes.terminated, "truncated": episodes.truncated}
     is_trial = all(name in episodes.info for name in TRIAL_END_NAMES)
     ends = [episodes.info[name] for name in TRIAL_END_NAMES] if is_trial else fields.values()
@@ -82,10 +81,9 @@ def _ending_rates(episodes: Episodes) -> dict[str, float]:
 
 
 def _finite_mean(name: str, values: np.ndarray) -> MetricValues:
-    """Return the mean of finite values over the first axis of `values` [N, ...].
+    """Return the mean over the first axis of `values` [N, ...], ignoring nonfinite values.
 
-    If a column has fewer than N finite values, `<name>/count` is the smallest number of finite
-    values in a column.
+    If values are nonfinite, `<name>/count` is the smallest number of finite values in a mean.
     """
     is_finite = np.isfinite(values)
     count = is_finite.sum(axis=0)
@@ -107,22 +105,26 @@ def format_finite_count(count: float, total: int, noun: str) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format a number with four significant digits, or as an integer from 1000. NaN becomes "-"."""
+    """Format a number with four significant digits, or as an integer if it is 1000 or more.
+
+    NaN becomes "-".
+    """
     if math.isnan(value):
         return "-"
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value + 0.0:,.4g}"
 
 
 def zero_sum_side_returns(values: MetricValues) -> dict[str, float]:
-    """Return the mean return of each side of a zero-sum game, by agent type or by agent.
+    """Return the mean return of each side of a zero-sum game.
 
-    The mean over all agents is 0 in every episode of such a game, for all policies.
+    In such a game, the mean over all agents is 0 in every episode, for all policies.
 
     Args:
         values: Metrics of an evaluation.
 
     Returns:
-        Returns by side. Empty for other tasks.
+        Mean returns, keyed by metric name (`return_<agent type>`) or by "agent <index>" for
+        agents without types. Empty if the returns do not sum to 0.
     """
     agents = np.asarray(values.get("return_agents", ()), float)
     scale = max(np.abs(agents).max(initial=0.0), 1e-6)
@@ -145,10 +147,10 @@ def zero_sum_side_returns(values: MetricValues) -> dict[str, float]:
 
 
 def return_names_by_type(values: MetricValues, agent_types: tuple[str, ...]) -> list[str]:
-    """Return the metric names of returns by agent type.
+    """Return the metric names of the mean returns per agent type.
 
-    The list is empty for a single type, and for zero-sum games, whose returns are in
-    `zero_sum_side_returns`.
+    The list is empty for a single agent type, and for zero-sum games (see
+    `zero_sum_side_returns`).
     """
     distinct_types = dict.fromkeys(agent_types)
     if len(distinct_types) < 2 or zero_sum_side_returns(values):
@@ -172,19 +174,19 @@ def format_training_metrics(
 ) -> dict[str, str]:
     """Format the metrics that are shown during training.
 
-    If none of the metrics in `shown_names` exists, the return is formatted, or in zero-sum games
-    the return by agent type.
+    If none of the metrics in `shown_names` exists, the return is formatted. For a zero-sum game,
+    the return of each agent type is formatted instead.
 
     Args:
-        values: One record of training metrics.
+        values: Training metrics of one line.
         evaluation: Metrics of the last evaluation.
         shown_names: Names of metrics to show.
-        steps_per_environment: Number of steps of each environment so far. Below the length of the
-            longest evaluated episode, only short episodes have ended, so their return is biased and
-            not shown.
+        steps_per_environment: Number of steps that each environment has taken. If it is below the
+            length of the longest evaluated episode, only short episodes have ended. The return is
+            then biased and shown as "-".
 
     Returns:
-        Text by name.
+        Formatted values, keyed by label.
     """
     selected = {name: values[name] for name in shown_names if name in values}
     if not selected and zero_sum_side_returns(evaluation):
@@ -212,13 +214,13 @@ def _format_mean(values: float | list[float]) -> str:
 def format_return(
     values: MetricValues, num_members: int, is_closed_form: bool, mode: str = ""
 ) -> str:
-    """Format the return and the episode length of an evaluation. A closed form has no length.
+    """Format the return and the episode length of an evaluation.
 
     Args:
         values: Metrics of the evaluation.
         num_members: Number of members of a population, 0 for a single run.
-        is_closed_form: Whether solutions are scored without episodes.
-        mode: How actions were chosen, "greedy" or "sampled".
+        is_closed_form: Whether solutions are scored without episodes. The length is then omitted.
+        mode: How actions were chosen ("greedy" or "sampled"), or "" to omit it.
 
     Returns:
         The text.
@@ -251,7 +253,7 @@ def format_return(
 
 
 def _format_side_returns(values: MetricValues, side_returns: dict[str, float], actions: str) -> str:
-    """Format the returns of the sides of a zero-sum game. `actions` is a remark on actions."""
+    """Format the return of each side of a zero-sum game. `actions` is text such as ", greedy"."""
     returns = "  ".join(
         f"{name.removeprefix('return_')} {format_number(value)}"
         for name, value in side_returns.items()
@@ -276,11 +278,11 @@ def format_evaluation(
     Args:
         values: Metrics of the evaluation.
         agent_types: Type of each agent.
-        names: Names of metrics to include, except those with a slash, such as
-            "achievements/eat_cow". Custom metrics are always included.
+        names: Names of metrics to include. Names with a slash, such as "achievements/eat_cow", are
+            skipped. Custom metrics are always included.
         num_members: Number of members of a population, 0 for a single run.
         is_closed_form: Whether solutions are scored without episodes.
-        mode: How actions were chosen, "greedy" or "sampled".
+        mode: How actions were chosen ("greedy" or "sampled"), or "" to omit it.
 
     Returns:
         The line.
@@ -302,10 +304,11 @@ def format_metrics(
     Args:
         names: Names of the metrics.
         values: Metrics of the evaluation.
-        max_values: Maximum number of values of a curve.
+        max_values: Maximum number of values to print for a metric that is a list.
 
     Returns:
-        One text per metric. If a mean excludes episodes, the text contains the number of episodes.
+        One text per metric. If a mean excludes nonfinite episodes, the text contains the number of
+        averaged episodes.
     """
     existing_names = dict.fromkeys(
         name for name in names if name in values and name not in TRIAL_END_NAMES
@@ -314,7 +317,7 @@ def format_metrics(
 
 
 def _format_metric(name: str, values: MetricValues, max_values: int) -> str:
-    """Format a number, or the first numbers of a curve."""
+    """Format a metric that is a number, or the first `max_values` numbers of a list."""
     curve = np.ravel(np.asarray(values[name], float))
     ellipsis = " ..." if curve.size > max_values else ""
     text = f"{name} {' '.join(map(format_number, curve[:max_values]))}{ellipsis}"
@@ -337,7 +340,10 @@ def user_metric_names(values: MetricValues) -> tuple[str, ...]:
 
 
 def _agent_returns(returns: np.ndarray, agent_types: tuple[str, ...]) -> MetricValues:
-    """Return mean returns by agent, by agent type and of the team, from returns [..., A]."""
+    """Return the mean return of each agent, of each agent type and of the team.
+
+    `returns` has shape [..., A] for A agents.
+    """
     episodes = returns.reshape(-1, len(agent_types))
     finite = episodes[np.isfinite(episodes).all(axis=1)]
     means = finite.mean(axis=0) if len(finite) else np.full(len(agent_types), math.nan)
@@ -356,9 +362,9 @@ def _agent_returns(returns: np.ndarray, agent_types: tuple[str, ...]) -> MetricV
 def rank_value(best_metric: str, values: MetricValues) -> float | None:
     """Return the number that ranks the checkpoint of an evaluation.
 
-    An evaluation is not ranked if a return or the metric of at least one episode is not finite,
-    because a mean over the other episodes is not comparable. For a population, the number is the
-    mean over members.
+    An evaluation is not ranked if the return or the metric of an episode is not finite, because a
+    mean over the remaining episodes is not comparable. For a population, the number is the mean
+    over members.
 
     Args:
         best_metric: Name of the metric.
@@ -383,8 +389,8 @@ def explain_unranked(
     Args:
         best_metric: Name of the metric that ranks checkpoints.
         values: Metrics of the evaluation.
-        is_before_training: Whether this is the evaluation before training. A metric that can never
-            rank is reported only then.
+        is_before_training: Whether this is the evaluation before training. A metric that is always
+            0 in a zero-sum game is reported only in this evaluation.
 
     Returns:
         The reason, or None if the evaluation is ranked or the reason was reported before.

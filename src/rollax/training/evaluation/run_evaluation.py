@@ -27,7 +27,8 @@ from rollax.types import MetricValues
 def evaluate_if_due(session: Session) -> bool:
     """Evaluate a run if an evaluation is due.
 
-    Evaluations are due before training, at intervals and at the end, and run only once per step.
+    Evaluations are due before training, at regular intervals and at the end. At most one
+    evaluation is recorded per step.
 
     Args:
         session: Session of the run.
@@ -61,7 +62,7 @@ def _is_evaluation_due(session: Session) -> bool:
 
 
 def _compute_metrics(session: Session, episodes: Episodes) -> MetricValues:
-    """Return the metrics of an evaluation, and update the scores of the members of a population."""
+    """Return the metrics of an evaluation. For a population, also update `session.scores`."""
     types, is_population = (
         capabilities(session.program.environment).agent_types,
         session.program.num_members,
@@ -121,7 +122,7 @@ def _show_evaluation(session: Session, episodes: Episodes, values: MetricValues)
 
 
 def _render_map(session: Session) -> Text | None:
-    """Return the archive of a single run as a map, or None."""
+    """Return a map of a single run's archive, or None for a population or without an archive."""
     program = session.program
     if program.num_members:
         return None

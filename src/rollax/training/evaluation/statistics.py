@@ -15,17 +15,17 @@ def summarize(
     """Summarize values by mean, standard deviation, and interquartile mean with bootstrap interval.
 
     Args:
-        values: Values of any shape. NaN and infinite values are left out.
+        values: Values of any shape. NaN and infinite values are ignored.
         confidence: Confidence level of the interval.
-        with_interval: Whether to compute the interval, which is the slowest part. Otherwise its
-            ends are NaN.
+        with_interval: Whether to compute the interval, which is slow. If False, its ends are NaN.
 
     Returns:
-        `count`, `mean`, `std` (of the sample, 0 for one value), `min`, `max`, `median`, `p20` (a
-        percentile), `iqm` (mean of the middle half), `iqm_low` and `iqm_high` (its percentile
-        bootstrap interval), and `any_nan` (1.0 if a value is NaN or infinite). Statistics are NaN
-        if no value is finite. The result does not depend on the order of values. For one value, the
-        interval is this value and does not measure spread.
+        A dictionary with the keys `count`, `mean`, `std`, `min`, `max`, `median`, `p20`, `iqm`,
+        `iqm_low`, `iqm_high` and `any_nan`. `std` is the sample standard deviation, or 0 for one
+        value. `p20` is the 20th percentile, and `iqm` is the mean of the middle half. `iqm_low` and
+        `iqm_high` are the ends of the percentile bootstrap interval of `iqm`. `any_nan` is 1.0 if a
+        value is NaN or infinite, else 0.0. Statistics are NaN if no value is finite. The order of
+        values has no effect. If all values are equal, both ends of the interval are this value.
     """
     values = np.asarray(values, dtype=np.float64).ravel()
     finite = np.sort(values[np.isfinite(values)])
@@ -54,7 +54,7 @@ def summarize(
 def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
     """Return the mean without the lowest and highest quarter of values.
 
-    Quarters are rounded down to whole values, so the result for fewer than four values is the mean.
+    The size of a quarter is rounded down, so fewer than four values give the plain mean.
 
     Args:
         values: Values.
@@ -77,7 +77,7 @@ def bootstrap_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[fl
         confidence: Confidence level.
 
     Returns:
-        Low and high end. A fixed generator makes them reproducible.
+        Low and high end. The random generator has a fixed seed.
     """
     if values.min() == values.max():
         return float(values[0]), float(values[0])
@@ -88,17 +88,16 @@ def bootstrap_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[fl
 def bootstrap_intervals(
     values: np.ndarray, confidence: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return percentile bootstrap intervals of the interquartile means of many samples.
+    """Return the percentile bootstrap interval of the interquartile mean of each sample.
 
-    All samples use the same resampled indices. scipy.stats is not used, because its import takes
-    longer than the import of this package. A test compares both.
+    All samples use the same resampled indices. scipy.stats is not used, because its import is slow.
 
     Args:
-        values: Finite values [..., N].
+        values: Samples of N finite values, [..., N].
         confidence: Confidence level.
 
     Returns:
-        Low and high ends [...].
+        Low and high ends, [...] each.
     """
     generator, size = np.random.default_rng(0), values.shape[-1]
     batch = max(1, MAX_RESAMPLED_VALUES // max(values.size, 1))

@@ -30,8 +30,8 @@ def evaluate_tasks(
         greedy: Whether to take the most likely actions.
 
     Returns:
-        Columns with one entry per task: `task` (number), `return_mean`, `return_std`, `return_min`,
-        and `terminated` (share of episodes).
+        Arrays with one entry per task: `task` (task number), `return_mean`, `return_std`,
+        `return_min`, and `terminated` (fraction of episodes).
 
     Raises:
         UsageError: If the environment has no list of tasks.

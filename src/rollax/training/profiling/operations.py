@@ -1,7 +1,8 @@
-"""Cost of the operations of a compiled program, by part of an update.
+"""Profiling of a compiled program: cost of its operations per phase of an update.
 
-XLA's profiler records when each operation started and how long it took. The text of the program
-contains the names that JAX assigned (`rollax.scopes`), and the shapes of operands and results.
+A phase (called part) is an entry of `UPDATE_PARTS`, such as "policy" or "backward". XLA's profiler
+records the start and duration of each operation. The text of the program contains the names that
+JAX assigned (`rollax.scopes`), and the shapes of operands and results.
 """
 
 import collections
@@ -44,12 +45,12 @@ ProfileNode: TypeAlias = Any
 
 
 class OperationCost(NamedTuple):
-    """Cost of one execution of an operation.
+    """Cost of one execution of an operation of the compiled program.
 
     Attributes:
-        part: Part of an update.
-        flops: Floating-point operations of its matrix products.
-        bytes: Bytes of its operands and results.
+        part: Phase of an update, a key of `UPDATE_PARTS`.
+        flops: Floating-point operations in matrix products and convolutions.
+        bytes: Bytes that the operation reads and writes.
     """
 
     part: str
@@ -58,12 +59,12 @@ class OperationCost(NamedTuple):
 
 
 class PartCost(NamedTuple):
-    """Total cost of the operations of one part.
+    """Total cost of the operations in one phase of an update.
 
     Attributes:
         seconds: Time in seconds.
-        flops: Floating-point operations of matrix products.
-        bytes: Bytes of operands and results.
+        flops: Floating-point operations in matrix products and convolutions.
+        bytes: Bytes that the operations read and write.
         runs: Number of executed operations.
     """
 
@@ -80,7 +81,7 @@ def parse_operations(text: str) -> dict[str, OperationCost]:
         text: Text of the program from `compiled.as_text()`.
 
     Returns:
-        Costs by name of the operation.
+        Cost of each operation, keyed by its name in the program.
     """
     computations = dict(_parse_computations(text))
     instructions = {line.name: line for rows in computations.values() for line in rows}
@@ -88,7 +89,7 @@ def parse_operations(text: str) -> dict[str, OperationCost]:
     computation_names = {line.name: name for name, rows in computations.items() for line in rows}
 
     def iterate_instructions(line: _Instruction) -> Iterator[_Instruction]:
-        """Yield an instruction and those of the computations that it calls."""
+        """Yield an instruction and the instructions of all computations that it calls."""
         yield line
         for called in line.callees:
             for callee in computations.get(called, ()):
@@ -96,7 +97,7 @@ def parse_operations(text: str) -> dict[str, OperationCost]:
 
     @functools.cache
     def find_part(name: str) -> str:
-        """Return the part of an instruction, else of most of its fusion, else of its caller."""
+        """Return the phase of an instruction: from its path, its fused operations or its caller."""
         part = classify_operation(instructions[name].path)
         if part is None and instructions[name].opcode in ("fusion", "call"):
             part_counts = collections.Counter(
@@ -174,7 +175,7 @@ def _parse_shapes(text: str) -> Iterator[tuple[str, list[int]]]:
 
 
 def _shape_bytes(text: str) -> int:
-    """Return the bytes of a shape, or of all parts of a tuple."""
+    """Return the size in bytes of an array shape, or of all arrays in a tuple shape."""
     return sum(math.prod(sizes) * _dtype_bytes(kind) for kind, sizes in _parse_shapes(text))
 
 
@@ -188,8 +189,8 @@ def _count_bytes(
 ) -> float:
     """Return the bytes that an instruction reads and writes.
 
-    If only slices of an array are read or replaced, only the slices count. `fused` has the
-    instructions of a fusion.
+    If only slices of an array are read or replaced, only the slices are counted. `fused` lists the
+    instructions inside a fusion, and is empty for other instructions.
     """
     if line.opcode in _ZERO_COST_OPCODES:
         return 0.0
@@ -272,17 +273,17 @@ def _count_flops(line: _Instruction, lines: dict[str, _Instruction]) -> float:
 def profile_parts(
     run_fn: Callable[[], PyTree], known_operations: dict[str, OperationCost]
 ) -> dict[str, PartCost]:
-    """Profile one call of a compiled program and sum its costs by part.
+    """Profile one call of a compiled program and sum its costs per phase of an update.
 
-    Seconds are summed over all threads. On a CPU they include the overhead of the profiler, which
-    is estimated from the shortest operations and subtracted from each operation.
+    Seconds are summed over all threads. On a CPU, the overhead of the profiler is estimated from
+    the shortest operations and subtracted from each operation.
 
     Args:
         run_fn: Function that runs the program.
         known_operations: Operations of the program from `parse_operations`.
 
     Returns:
-        Costs by part, in the order of an update.
+        Cost of each phase, keyed by its name in `UPDATE_PARTS` and in that order.
 
     Raises:
         UsageError: If the profiler recorded no operation.
@@ -321,10 +322,9 @@ def profile_parts(
 
 
 def _operation_times(data: ProfileNode) -> Iterator[tuple[str, float]]:
-    """Yield the name and own time in seconds of every executed operation.
+    """Yield `(name, seconds)` for every executed operation, without the time of nested operations.
 
-    The own time excludes nested operations. Only operations on accelerators count, if there are
-    any.
+    If the profile contains operations on an accelerator, only these are included.
     """
     for plane in _find_device_planes(data) or data.planes:
         for line in plane.lines:
@@ -337,7 +337,10 @@ def _find_device_planes(data: ProfileNode) -> list[ProfileNode]:
 
 
 def _find_operation_events(events: Iterable[ProfileNode]) -> list[tuple[float, float, str]]:
-    """Return start, end and name of all operation events, in order, outer ones first."""
+    """Return `(start, end, name)` of all operation events, sorted by start, outer events first.
+
+    Times are in nanoseconds.
+    """
     found = []
     for event in events:
         name = next((value for key, value in event.stats if key == "hlo_op"), None)

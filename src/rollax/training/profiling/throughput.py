@@ -36,9 +36,9 @@ class MachineLimits(NamedTuple):
 
     Attributes:
         product_flops: FLOP/s of a product of two large float32 matrices.
-        copy_bytes: Bytes per second of a copy, read and written.
-        product_processors: Number of processors that the product kept busy. Shares are relative to
-            one processor. It is less than 1 if other processes are running, and 1 on accelerators.
+        copy_bytes: Bytes per second that copying a large array reads and writes.
+        product_processors: Number of processors that the matrix product kept busy: processor time
+            divided by wall time, or 1 on accelerators.
         copy_processors: Number of processors that the copy kept busy.
     """
 
@@ -52,18 +52,19 @@ class BenchmarkResult(NamedTuple):
     """Measurements of training updates after the warm-up.
 
     `shares` contains the costs of one update, with seconds summed over all threads. The profiler
-    slows operations down, so on a CPU the seconds are scaled to sum to the processor time of an
-    update without the profiler.
+    slows operations down. On a CPU, the seconds are therefore scaled so that their sum is the
+    processor time of an update without the profiler.
 
     Attributes:
-        steps_per_second: Environment steps per second of each round.
+        steps_per_second: Environment steps per second in each round.
         processor_seconds: Processor time of all threads per million environment steps.
-        update_seconds: Median time of one update.
-        compile_seconds: Time of tracing, lowering and XLA compilation.
-        memory_predicted: Bytes predicted by the compiler, or None.
-        memory_used: Increase of the peak memory of the process, or of the first device of an
-            accelerator, in bytes. None if unknown.
-        shares: Costs by part of an update.
+        update_seconds: Median wall time of one update in seconds.
+        compile_seconds: Duration in seconds of each compilation phase, keyed by "tracing",
+            "lowering" and "xla".
+        memory_predicted: Memory in bytes that the compiler predicts, or None if unknown.
+        memory_used: Increase in bytes of the peak memory, of the first accelerator or of the
+            process on a CPU. None if unknown.
+        shares: Cost of each phase of an update, keyed by its name in `UPDATE_PARTS`.
         limits: Measured peak rates of the machine.
     """
 
@@ -89,8 +90,8 @@ def run_benchmark(spec: Spec, rounds: int, notify_fn: Callable[[str], None]) -> 
         The measurements.
 
     Raises:
-        UsageError: If the environment is a host simulator, or if
-            `rollax.training.compile.run_check.check_run` raises it.
+        UsageError: If the environment is a host simulator, or the run is invalid (see
+            `rollax.training.compile.run_check.check_run`).
     """
     cache.disable()
     spec = programs.adapt_to_environment(spec)
@@ -140,7 +141,7 @@ def run_benchmark(spec: Spec, rounds: int, notify_fn: Callable[[str], None]) -> 
 
 
 def _num_warmup_updates(spec: Spec) -> int:
-    """Return the number of updates before learning, while replay buffers fill."""
+    """Return the number of warm-up updates: until learning starts, plus two."""
     frames = max(spec.derived_settings.learning_starts.values(), default=0.0)
     return int(frames // spec.config.steps_per_update) + 2
 
@@ -156,7 +157,7 @@ def _choose_num_updates(advance: Callable[[int], None]) -> int:
 
 
 def _time_updates(advance: Callable[[int], None], num_updates: int) -> tuple[float, float]:
-    """Return the wall time and processor time of updates in seconds."""
+    """Run updates, and return the wall time and processor time in seconds."""
     wall, processor = time.perf_counter(), time.process_time()
     advance(num_updates)
     return time.perf_counter() - wall, time.process_time() - processor
@@ -174,7 +175,7 @@ def _profile_update(
     known_operations: dict[str, OperationCost],
     program: programs.Program,
 ) -> dict[str, PartCost]:
-    """Return the costs of one update, averaged over as many updates as a profile can hold."""
+    """Return the costs of one update, averaged over as many updates as fit in one profile."""
     single_update, num_updates = jnp.int32(1), 1
     started = time.perf_counter()
     shares = profile_parts(lambda: run(single_update), known_operations)
@@ -198,21 +199,21 @@ def _profile_update(
 
 
 def scale_costs(shares: dict[str, PartCost], seconds: float) -> dict[str, PartCost]:
-    """Scale costs so that their times sum to `seconds`.
+    """Scale the times in costs so that they sum to `seconds`.
 
     Args:
-        shares: Costs by part.
+        shares: Cost of each phase of an update, keyed by phase name.
         seconds: Total time in seconds.
 
     Returns:
-        The scaled costs.
+        The costs with scaled times.
     """
     factor = seconds / sum(share.seconds for share in shares.values())
     return {name: share._replace(seconds=share.seconds * factor) for name, share in shares.items()}
 
 
 def _peak_memory_bytes() -> int | None:
-    """Return the peak memory in bytes: of the first accelerator, or of this process on a CPU."""
+    """Return the peak memory in bytes of the first accelerator, or of this process on a CPU."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (

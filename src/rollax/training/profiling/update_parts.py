@@ -1,4 +1,4 @@
-"""Parts of an update, to which profiles assign the operations of a compiled program."""
+"""Phases of an update (parts), and assignment of compiled operations to them."""
 
 import re
 
@@ -30,13 +30,13 @@ UPDATE_PARTS = {
 
 
 def classify_operation(path: str) -> str | None:
-    """Return the part of an update that contains an operation, or None if it is unknown.
+    """Return the phase of an update that contains an operation, or None if it is unknown.
 
-    A scope within a differentiated function takes precedence in the forward pass. For example,
-    operations of the scope "credit" in a loss belong to "credit".
+    In the forward pass, a named scope inside a differentiated function takes precedence. For
+    example, operations of the scope "credit" in a loss belong to "credit", not to "forward".
 
     Args:
-        path: Names of the operation, such as "jit(run)/while/body/rollax.credit/mul".
+        path: Name stack of the operation, such as "jit(run)/while/body/rollax.credit/mul".
     """
     if _RANDOM_OPERATION.search(path):
         return "random numbers"

@@ -17,11 +17,12 @@ MAX_FOLDER_ATTEMPTS = 100
 
 
 def create_run_folder(spec: Spec, environment: Record | None = None) -> Path:
-    """Create the folder of a run with its specification and a record of the machine.
+    """Create the folder of a run with its specification and a description of the machine.
 
     Args:
         spec: Specification of the run.
-        environment: Fingerprint of its environment (`rollax.training.checkpoints.fingerprints`).
+        environment: Fingerprint of the environment (`rollax.training.checkpoints.fingerprints`), or
+            None to omit it.
 
     Returns:
         The folder.
@@ -56,7 +57,7 @@ def create_run_folder(spec: Spec, environment: Record | None = None) -> Path:
 
 
 def _existing_folder_message(folder: Path) -> str:
-    """Return the error message for a non-empty folder, with the command to resume its run."""
+    """Return the error message for a non-empty folder. For a run, it has the resume command."""
     message = f"{folder} exists and is not empty. Choose another --run-dir"
     if not (folder / layout.CONFIG_FILE).exists():
         return message
@@ -75,7 +76,7 @@ def _unwritable_folder_error(folder: Path, error: OSError) -> layout.UnwritableF
 
 
 def _make_unique_folder(spec: Spec) -> Path:
-    """Create a folder whose name is unique even if several runs start at the same time."""
+    """Create a folder with a unique name, even if several runs start at the same time."""
     for _ in range(MAX_FOLDER_ATTEMPTS):
         folder = _default_folder_path(spec)
         try:

@@ -1,4 +1,4 @@
-"""Durable file access: files are written completely or not at all, even after a power loss.
+"""Atomic and durable file access: a write is complete or has no effect, even after a power loss.
 
 A folder may come from an untrusted source, so only regular files are read or written. Links, pipes
 and devices are rejected.
@@ -26,11 +26,11 @@ def open_regular_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a regular file. Symbolic links, pipes and devices are rejected.
 
     Args:
-        path: Path of the file. Links among its parent folders are followed.
+        path: Path of the file. Parent folders may be symbolic links.
         flags: Flags of `os.open`.
 
     Returns:
-        The file, opened in the binary mode that matches the flags.
+        The file, opened in binary mode for the access that the flags request.
 
     Raises:
         UsageError: If the path is a link, a folder, a pipe, a socket or a device.
@@ -77,7 +77,7 @@ def read_regular_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
     Args:
         path: Path of the file.
-        max_bytes: Maximum size.
+        max_bytes: Maximum size in bytes.
 
     Returns:
         The content.
@@ -98,10 +98,10 @@ def read_regular_file(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def open_for_append(path: Path) -> BinaryIO:
-    """Open a regular file to append to it, or create it.
+    """Open a regular file for appending, or create it.
 
-    A file with several names (hard links) is copied first, so that the other names keep their
-    content.
+    A file with several hard links is copied first, so that the content under the other names does
+    not change.
 
     Args:
         path: Path of the file.
@@ -122,7 +122,7 @@ def open_for_append(path: Path) -> BinaryIO:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all, and return when it is on disk.
+    """Replace the content of a file atomically, and flush it to disk.
 
     Args:
         path: Path of the file.
@@ -151,7 +151,7 @@ def fsync_path(path: Path) -> None:
     """Flush the content of a file, or the entries of a folder, to disk.
 
     Args:
-        path: File or folder. Folders are skipped on file systems without support for it.
+        path: File or folder. A folder is skipped if the file system cannot flush folders.
 
     Raises:
         OSError: If flushing fails.
@@ -180,7 +180,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def rename_with_prefix(path: Path, prefix: str) -> Path:
-    """Rename a file or folder to `<prefix>_<name>`, followed by `_again` if that name is taken.
+    """Rename a file or folder to `<prefix>_<name>`. If this name exists, append `_again`.
 
     Args:
         path: File or folder.
@@ -198,12 +198,12 @@ def rename_with_prefix(path: Path, prefix: str) -> Path:
 
 
 def write_output_file(target: Path, content: bytes, remedy: str = "") -> Path:
-    """Write a file to a path that the user chose, and create its folder.
+    """Write a file to a path that the user chose, and create missing parent folders.
 
     Args:
         target: Path of the file.
         content: Content of the file.
-        remedy: End of the error message, for example ". Choose another output file."
+        remedy: Text at the end of the error message, for example ". Choose another output file."
 
     Returns:
         The path of the file.

@@ -49,7 +49,7 @@ CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, EVALUATIONS_FILE = (
 )
 FINGERPRINT_KEY = "environment"  # key in environment.json: fingerprint of the run's environment
 LINEAGE_FILE = "lineage.jsonl"  # generations of an evolving population
-STUDY_FILE = "study.yaml"  # specification in the folder of a study, whose subfolders have the runs
+STUDY_FILE = "study.yaml"  # specification in the folder of a study
 JOURNAL_FILE = "journal.log"  # trials of a study
 LOCK_FILE = ".lock"
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -102,9 +102,9 @@ def spec_to_text(spec: Spec) -> str:
 
 
 def persistent_settings(spec: Spec) -> dict[str, Any]:
-    """Return the settings that cannot change during the life of a run, as plain values.
+    """Return the settings that cannot change after a run was created, as JSON values.
 
-    Checkpoints store them too, so that they can be compared.
+    Checkpoints also store these settings, so that a resume can detect changes in config.yaml.
     """
     document = _spec_to_dictionary(spec)
     options = {name: document["options"][name] for name in _PERSISTENT_OPTIONS}
@@ -131,7 +131,7 @@ def read_spec(folder: Path) -> Spec:
         The specification.
 
     Raises:
-        UsageError: If the file is missing, damaged, or has another format.
+        UsageError: If config.yaml is missing or damaged, or has a different format version.
     """
     path = Path(folder) / CONFIG_FILE
     check_path("the folder", path)
@@ -160,10 +160,11 @@ def not_a_run_message(folder: Path, problem: str) -> str:
 
     Args:
         folder: Folder without a run.
-        problem: Predicate of the sentence, for example `is not a run`.
+        problem: Text after the folder name, for example `is not a run`.
 
     Returns:
-        The message with a remedy. For a study, it has the command to continue it.
+        The message with a remedy. For the folder of a study, it contains the command that continues
+        the study.
     """
     if (folder / STUDY_FILE).is_file():
         return (
@@ -176,10 +177,10 @@ def not_a_run_message(folder: Path, problem: str) -> str:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder inside a `with` block.
+    """Return a context manager that holds an exclusive lock on a folder.
 
-    The operating system releases the lock if the process dies. Systems without `fcntl` have no
-    lock.
+    The operating system releases the lock if the process dies. On systems without `fcntl`, nothing
+    is locked.
 
     Args:
         folder: Run folder.
@@ -210,7 +211,10 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_run_folder(folder: Path) -> Iterator[None]:
-    """Lock a run folder with the first process of the run, and monitor the other processes."""
+    """Return a context manager that locks a run folder and monitors the other processes.
+
+    In a distributed run, only the first process locks the folder.
+    """
     with contextlib.ExitStack() as stack:
         if processes.num_processes() > 1:
             # A process that ends because another one ended must not count as a cache crash.
@@ -225,7 +229,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
 
 
 def is_folder_locked(folder: Path) -> bool:
-    """Return whether another process holds the lock of a folder. False on systems without locks."""
+    """Return whether another process holds a folder's lock. False on systems without `fcntl`."""
     try:
         import fcntl
     except ImportError:
@@ -244,7 +248,7 @@ CORE_PACKAGES = ("jax", "jaxlib", "equinox", "optax", "orbax-checkpoint", "numpy
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return a record of versions, devices, XLA flags, the command and the git commit."""
+    """Return a record of versions, devices, XLA flags, command and git commit, as JSON values."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": sys.version.split()[0],
@@ -274,10 +278,10 @@ def installed_version(package: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the working folder, or None outside a repository.
+    """Return the git commit of the working folder, or None outside a repository.
 
-    Uncommitted changes are marked. The configuration of a repository can name programs that git
-    runs, so repositories inside runs and studies are ignored.
+    The suffix "-dirty" marks uncommitted changes. A repository's configuration can name programs
+    that git runs, so repositories inside the folders of runs and studies are ignored.
     """
     current_folder = Path.cwd()
     for folder in (current_folder, *current_folder.parents):

@@ -1,4 +1,4 @@
-"""History of an evolving population: records of lineage.jsonl and their display."""
+"""History of an evolving population: records in lineage.jsonl, and their text format."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def record_initial_generation(
 
     Args:
         spec: Specification of the run.
-        updates: Number of updates so far. Nothing is written unless it is 0.
+        updates: Number of completed updates. If it is not 0, nothing is written.
         config: Settings of the members, with leading axis [P].
         recorder: Recorder of the run.
     """
@@ -38,11 +38,11 @@ def make_generation_record(spec: Spec, updates: int, generation: Generation) -> 
 
     Args:
         spec: Specification of the run.
-        updates: Number of updates so far.
-        generation: Fitness before the generation, parent indices and settings after it.
+        updates: Number of completed updates.
+        generation: Fitness before the generation, and parent indices and settings after it.
 
     Returns:
-        The record. A member that was not replaced is its own parent.
+        The record. The parent index of a member that was not replaced is the member's index.
     """
     settings = {name: generation.settings[name].tolist() for name in spec.evolve}
     history = {
@@ -54,14 +54,14 @@ def make_generation_record(spec: Spec, updates: int, generation: Generation) -> 
 
 
 def should_log_generation(spec: Spec, updates: int) -> bool:
-    """Return whether to show the generation after these updates. A run shows at most 20."""
+    """Return whether to show the generation after `updates` updates. A run shows at most 20."""
     interval = spec.updates_per_generation
     num_generations = spec.total_updates // interval
     return updates // interval % -(-num_generations // MAX_LOGGED_GENERATIONS) == 0
 
 
 def format_generation(spec: Spec, updates: int, generation: Generation) -> str:
-    """Format a generation on one line, with the range of fitness and settings."""
+    """Format a generation on one line, with the minimum and maximum of fitness and settings."""
     fitnesses = np.asarray(generation.fitness)
     finite = fitnesses[np.isfinite(fitnesses)]
     fitness = (
@@ -95,14 +95,15 @@ def replaced_members(generation: Generation) -> np.ndarray:
 def num_founders(folder: Path, step: int) -> int | None:
     """Return the number of distinct founders of the members evaluated at `step`.
 
-    Members that share a founder are not independent, so intervals over them are not valid.
+    The founder of a member is its ancestor in the initial population. Members with the same
+    founder are not independent, so confidence intervals over members are not valid.
 
     Args:
         folder: Run folder.
         step: Step of the evaluation.
 
     Returns:
-        The number, or None if every member has a different founder.
+        The number of founders, or None if every member has a different founder.
     """
     founders: np.ndarray | None = None
     for line in read_lineage(folder):
@@ -117,6 +118,6 @@ def num_founders(folder: Path, step: int) -> int | None:
 
 
 def read_lineage(folder: Path) -> list[MetricValues]:
-    """Return the generations of a run, without those repeated after a resume."""
+    """Return one record for each generation of a run, also if it was repeated after a resume."""
     path = folder / LINEAGE_FILE
     return read_metrics(path) if path.exists() else []

@@ -19,8 +19,8 @@ class MetricSink(NamedTuple):
     """Destination of metrics.
 
     Attributes:
-        write: Function of an environment step and its metrics.
-        close: Function that is called once at the end.
+        write: Function that writes metrics. It takes `(step, metrics)`.
+        close: Function that closes the sink. It is called once.
         sync: Function that flushes written metrics to disk.
     """
 
@@ -50,8 +50,9 @@ def make_json_lines_sink(path: str | Path, resume_from: int | None = None) -> Me
 
     Args:
         path: Path of the file.
-        resume_from: Step at which a resumed run continues, or None. It is written as a marker, so
-            that `read_metrics` drops later steps of the earlier session.
+        resume_from: Step at which a resumed run continues, or None for a new run. The step is
+            written as a resume marker, so that `read_metrics` drops later steps of the earlier
+            session.
 
     Returns:
         The sink.
@@ -89,7 +90,8 @@ def make_json_lines_sink(path: str | Path, resume_from: int | None = None) -> Me
 def read_metrics(path: str | Path) -> list[Record]:
     """Return the records of a metrics file in order.
 
-    Markers, damaged lines, and steps that a resumed session repeated are dropped.
+    Resume markers and damaged lines are dropped. If a resumed session repeated steps, only the
+    later records of these steps are returned.
 
     Args:
         path: File written by `make_json_lines_sink`.
@@ -113,12 +115,12 @@ def read_metrics(path: str | Path) -> list[Record]:
 
 
 def read_all_records(path: str | Path) -> list[Record]:
-    """Return all valid records, including markers and steps that were repeated later."""
+    """Return all valid records, including resume markers and steps that were repeated later."""
     return [record for line in _read_lines(path) if (record := _parse_record(line)) is not None]
 
 
 def count_unreadable_lines(path: str | Path) -> int:
-    """Return the number of lines that are damaged or cut short."""
+    """Return the number of lines that are not valid records."""
     return sum(bool(line.strip()) and _parse_record(line) is None for line in _read_lines(path))
 
 
@@ -165,9 +167,10 @@ def make_tensorboard_sink(
 
     Args:
         folder: Folder of the files.
-        resume_from: Step at which a resumed run continues, or None. Later steps of an earlier
-            session are hidden.
-        settings: Numbers and strings by name for the hyperparameter tab.
+        resume_from: Step at which a resumed run continues, or None for a new run. TensorBoard hides
+            later steps of the earlier session.
+        settings: Hyperparameters (numbers and strings), keyed by name, for the HPARAMS tab. None
+            omits the tab.
 
     Returns:
         The sink.
@@ -211,11 +214,12 @@ def make_wandb_sink(
 
     Args:
         project: Name of the project.
-        name: Name and id of the run, so that a resumed run continues the same record.
+        name: Name and id of the run. A resumed run with the same id continues the same record.
         folder: Folder for files of wandb.
-        config: Settings of the run.
-        resume: Whether the run may already be recorded.
-        group: Name of a group of runs, which may run at the same time.
+        config: Settings of the run, keyed by name.
+        resume: Whether to continue the record if it exists.
+        group: Name of the group of a member's run. Runs of a group are open at the same time. None
+            for a single run.
         quiet: Whether to suppress output.
 
     Returns:
@@ -262,9 +266,9 @@ def make_trackio_sink(
     Args:
         project: Name of the project.
         name: Name of the run.
-        config: Settings of the run.
-        resume: Whether the run may already be recorded.
-        group: Name of a group of runs.
+        config: Settings of the run, keyed by name.
+        resume: Whether to continue the record if it exists.
+        group: Name of the group of a member's run, or None for a single run.
         quiet: Whether to suppress output.
 
     Returns:
@@ -300,7 +304,7 @@ def make_trackio_sink(
 
 @contextlib.contextmanager
 def suppress_stdout(quiet: bool) -> Iterator[None]:
-    """Discard standard output if `quiet` is True, for packages without a setting for it."""
+    """Return a context manager that discards standard output if `quiet` is True."""
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
         yield
 
@@ -308,7 +312,7 @@ def suppress_stdout(quiet: bool) -> Iterator[None]:
 def missing_package_error(package: str, extra: str | None = None) -> UsageError:
     """Return the error for a package that is not installed.
 
-    `extra` defaults to the name of the package.
+    `extra` is the optional dependency group of rollax to install. It defaults to the package name.
     """
     return UsageError(
         f"The package {package} is not installed. Run: {install_command(extra or package)}"
@@ -339,7 +343,7 @@ MAX_INT_DIGITS = 18  # longer integers become floats, because NumPy has 64-bit i
 
 
 def _parse_record(line: bytes) -> Record | None:
-    """Return the record of a line, or None if it is invalid or has no integer step."""
+    """Parse a line of JSON. Return None if it is not a dictionary with an integer `step`."""
     try:
         record = json.loads(line, parse_int=_parse_int)
         if not isinstance(record, dict) or not isinstance(record.get("step"), int):

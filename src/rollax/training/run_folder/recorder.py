@@ -37,15 +37,15 @@ NONFINITE_MESSAGES = {
 
 
 def make_metrics_record(rows: Metrics, first: int, stop: int) -> MetricValues:
-    """Return one record of metrics: means over updates and over finished episodes.
+    """Return one record of training metrics: means over updates and over finished episodes.
 
     Args:
-        rows: Metrics with leading axes [n] or [n, P].
-        first: First update.
-        stop: End of the updates (exclusive).
+        rows: Metrics of n updates, with leading axes [n] or [n, P] for P members.
+        first: Index of the first update.
+        stop: Index after the last update.
 
     Returns:
-        Plain values by name.
+        Numbers, or lists with one number per member, keyed by metric name.
     """
 
     def sum_updates(values: np.ndarray) -> np.ndarray:
@@ -67,11 +67,11 @@ def make_metrics_record(rows: Metrics, first: int, stop: int) -> MetricValues:
 
 
 class NonfiniteUpdate(NamedTuple):
-    """First update of a segment with values that are not finite.
+    """First update of a segment with nonfinite values in every member.
 
     Attributes:
         update: Index of the update in the segment.
-        failed_check: Field of `FiniteChecks` that failed first.
+        failed_check: First field of `FiniteChecks` that is not satisfied.
     """
 
     update: int
@@ -82,10 +82,10 @@ def find_first_nonfinite(rows: Metrics) -> NonfiniteUpdate | None:
     """Return the first update with nonfinite values in every member.
 
     Args:
-        rows: Metrics with leading axes [n] or [n, P].
+        rows: Metrics of n updates, with leading axes [n] or [n, P] for P members.
 
     Returns:
-        The update and the check that failed, or None while at least one member is finite.
+        The update and the check that failed, or None if every update has a finite member.
     """
     is_finite = np.stack(
         [values.reshape(len(values), -1) for values in rows.finite], axis=1
@@ -99,7 +99,7 @@ def find_first_nonfinite(rows: Metrics) -> NonfiniteUpdate | None:
 
 
 def find_nonfinite_members(rows: Metrics) -> np.ndarray:
-    """Return a mask of the members that are not finite after the last update, bool [P]."""
+    """Return a mask of the members with nonfinite values in the last update, bool [P]."""
     return ~np.all(np.stack([values[-1] for values in rows.finite]), axis=0)
 
 
@@ -107,11 +107,10 @@ _DICTIONARY_FIELDS = ("info", "state_metrics")  # fields of `Episodes` that are 
 
 
 class Recorder:
-    """Recorder of a run: metric sinks, and one file with all evaluations.
+    """Recorder of a run: metric sinks, and one file with the episodes of all evaluations.
 
     Attributes:
-        warnings: Problems with the files of a resumed run. An evaluation file that cannot be
-            continued is renamed.
+        warnings: Warnings about missing or damaged files of a resumed run.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class Recorder:
         Args:
             folder: Run folder.
             spec: Specification of the run.
-            resume_from: Step at which a resumed run continues, or None.
+            resume_from: Step at which a resumed run continues, or None for a new run.
             quiet: Whether to suppress the output of dashboards.
         """
         self._path = folder / EVALUATIONS_FILE
@@ -147,7 +146,7 @@ class Recorder:
         return step in self._evaluation_arrays.get("step", [])
 
     def metrics(self, step: int, values: MetricValues) -> None:
-        """Write the metrics of one step."""
+        """Write training metrics at an environment step."""
         self._metrics_sink.write(step, values)
         prefixed = {metric_sinks.add_section_prefix(name): value for name, value in values.items()}
         for member, sink in self._dashboard_sinks.items():
@@ -158,13 +157,13 @@ class Recorder:
 
         Args:
             step: Environment step.
-            values: Metrics of the evaluation.
-            episodes: Arrays of the evaluation. The file stacks them along a leading axis of
-                evaluations.
+            values: Metrics of the evaluation, keyed by name.
+            episodes: Arrays over episodes, keyed by field of `Episodes`. The file stacks them along
+                a leading axis of evaluations.
 
         Returns:
-            A warning if the shapes differ from those of earlier evaluations, otherwise None. In
-            that case, the file of the earlier evaluations is renamed.
+            A warning if the array shapes differ from those of earlier evaluations, otherwise None.
+            If they differ, the file with the earlier evaluations is renamed.
         """
         for member, sink in self._dashboard_sinks.items():
             shown_metrics = (
@@ -219,7 +218,7 @@ class Recorder:
         self._lineage_sink.sync()
 
     def generation(self, step: int, values: MetricValues) -> None:
-        """Write one generation of an evolving population."""
+        """Write the record of one generation of an evolving population."""
         self._lineage_sink.write(step, values)
 
     def close(self) -> None:
@@ -230,10 +229,10 @@ class Recorder:
 
 
 class NullRecorder:
-    """Recorder of processes that do not write.
+    """Recorder for processes that write no files. It only stores the steps of evaluations.
 
     Args:
-        evaluated_steps: Steps that have an evaluation.
+        evaluated_steps: Steps with a recorded evaluation.
     """
 
     warnings: tuple[str, ...] = ()
@@ -271,12 +270,13 @@ def make_dashboard_sinks(
     Args:
         folder: Run folder.
         spec: Specification of the run.
-        resume_from: Step at which a resumed run continues, or None.
+        resume_from: Step at which a resumed run continues, or None for a new run.
         quiet: Whether to suppress the output of dashboards.
 
     Returns:
-        Sinks by member index, each with the settings of the member. The only key is None if the
-        means over all members are logged as one run.
+        Sinks, keyed by member index, each created with the settings of the member. For a single run
+        and for more than `MAX_DASHBOARD_RUNS` members, the only key is None, and its sink logs the
+        means over members. Empty if no dashboard is enabled.
     """
     options, is_resumed = spec.options, resume_from is not None
     run_name, all_members = folder.resolve().name, spec.members()
@@ -326,7 +326,7 @@ def _wandb_id(name: str) -> str:
 def _select_member_metrics(
     values: MetricValues, episodes: MetricValues, member: int
 ) -> MetricValues:
-    """Return the metrics of one member's episodes, with its custom metrics."""
+    """Return the default and custom metrics of one member."""
     user = {name: values[name] for name in user_metric_names(values) if name in values}
     return members.compute_member_metrics(episodes, member) | {
         name: value[member] if isinstance(value, list) else value for name, value in user.items()
@@ -342,7 +342,7 @@ def _add_evaluation_prefix(name: str) -> str:
 
 
 def _to_finite_scalars(values: MetricValues, member: int | None = None) -> dict[str, float]:
-    """Return the finite numbers for a dashboard.
+    """Return the finite metrics as scalars for a dashboard, keyed by name.
 
     A list is reduced to the entry of `member`, or to the mean of its finite entries if `member` is
     None. If some entries are not finite, `<name>/count` is the number of finite entries.
@@ -385,10 +385,10 @@ def read_evaluations(path: Path) -> dict[str, np.ndarray]:
         path: Path of the file.
 
     Returns:
-        Arrays by name, with a leading axis [K] of evaluations.
+        Arrays of K evaluations, [K, ...] each: `step`, the fields of `Episodes`, and `info/<name>`.
 
     Raises:
-        UsageError: If the file cannot be read or its arrays are inconsistent.
+        UsageError: If the file cannot be read, or its arrays have inconsistent shapes or types.
     """
     try:
         content = read_regular_file(path)
@@ -425,8 +425,8 @@ class RecoveredEvaluations(NamedTuple):
     """Evaluations that a resumed run keeps.
 
     Attributes:
-        arrays: Arrays of each evaluation by name.
-        warnings: Problems with the files of the run.
+        arrays: List with one array per evaluation, keyed by array name.
+        warnings: Warnings about missing or damaged files of the run.
     """
 
     arrays: dict[str, list[np.ndarray]]
@@ -434,7 +434,7 @@ class RecoveredEvaluations(NamedTuple):
 
 
 def _recover_evaluations(folder: Path, resume_from: int) -> RecoveredEvaluations:
-    """Read the evaluations up to a step, and rename a file that cannot be continued."""
+    """Read the evaluations up to a step. Rename a file that cannot be continued."""
     path, metrics_path = folder / EVALUATIONS_FILE, folder / METRICS_FILE
     records = metric_sinks.read_all_records(metrics_path) if metrics_path.exists() else []
     warnings = _describe_lost_lines(metrics_path, records, resume_from)
@@ -452,7 +452,7 @@ def _recover_evaluations(folder: Path, resume_from: int) -> RecoveredEvaluations
         return RecoveredEvaluations({}, [*warnings, f"{error} It is renamed to {new_name}."])
     steps = [int(step) for step in arrays["step"]]
     # Evaluations without a line in metrics.jsonl. If the process was killed between the two writes,
-    # this is only the last one, which is repeated. Others mean that lines were lost.
+    # this is only the last one, which is repeated. More of them mean that lines are missing.
     recorded_steps = _find_evaluated_steps(records)
     unrecorded = [step for step in steps if step not in recorded_steps]
     kept_indices = [
@@ -472,7 +472,7 @@ def _recover_evaluations(folder: Path, resume_from: int) -> RecoveredEvaluations
 
 
 def _describe_lost_lines(path: Path, records: list[Record], resume_from: int) -> list[str]:
-    """Return a warning if the metrics file of a resumed run is missing or lacks lines."""
+    """Return a warning if the metrics file of a resumed run is missing or incomplete."""
     last_step = max((record["step"] for record in records), default=0)
     if not path.exists():
         return [f"{path} is missing. Metrics up to step {max(resume_from, 0):,} are lost."]

@@ -1,7 +1,4 @@
-"""Commands and Python scripts that reproduce a run.
-
-They contain the settings that differ from the preset.
-"""
+"""Reproduction of a run: commands and scripts with all settings that differ from the preset."""
 
 import inspect
 import json
@@ -25,7 +22,7 @@ ENVIRONMENT_PREFIXES = ("env.", "eval-env.")
 
 
 class Setting(NamedTuple):
-    """Setting of a run.
+    """Setting of a run, with its preset value and default value.
 
     Attributes:
         name: Name on the command line, for example `config.gamma`.
@@ -56,10 +53,11 @@ class Setting(NamedTuple):
 
 
 def list_settings(spec: Spec) -> list[Setting]:
-    """Return the settings of a run with the values of the preset and the defaults.
+    """Return the settings of a run, each with its preset value and default value.
 
     Environment arguments are included only if the run or the preset sets them. Swept and evolving
-    settings have their base value. Presets are read from the installed version of rollax.
+    settings have the value from the config, before the sweep or evolution. Presets are read from
+    the installed version of rollax.
 
     Args:
         spec: Specification of the run.
@@ -93,7 +91,7 @@ def list_settings(spec: Spec) -> list[Setting]:
 
 
 def describe_evolving_settings(spec: Spec) -> dict[str, str]:
-    """Return the range and scale of each evolving setting as text, by name."""
+    """Return the range and scale of each evolving setting as text, keyed by `config.<name>`."""
     return {
         f"config.{name}": f"evolves from {span.low:g} to {span.high:g} ({span.scale})"
         for name, span in spec.evolve.items()
@@ -101,7 +99,7 @@ def describe_evolving_settings(spec: Spec) -> dict[str, str]:
 
 
 def _list_option_settings(options: RunOptions, preset: Preset) -> list[Setting]:
-    """Return the options of a run that affect training or evaluation."""
+    """Return the options of a run that affect training or evaluation, as `Setting` values."""
     total_steps = Setting(
         "total_steps",
         value=options.total_steps,
@@ -126,7 +124,7 @@ def _list_option_settings(options: RunOptions, preset: Preset) -> list[Setting]:
 def _list_field_settings(
     prefix: str, settings: DataclassInstance, preset: DataclassInstance, default: DataclassInstance
 ) -> list[Setting]:
-    """Return the settings of a dataclass, without the derived `total_updates`."""
+    """Return the fields of a settings dataclass, without the derived field `total_updates`."""
     return [
         Setting(
             f"{prefix}{name}", value=value, preset=vars(preset)[name], default=vars(default)[name]
@@ -157,7 +155,7 @@ def _list_argument_settings(
 
 
 def _default_arguments(environment: str) -> dict[str, Any]:
-    """Return the default arguments of an environment, or nothing if its suite is not installed."""
+    """Return the default arguments of an environment. Empty if its suite is not installed."""
     try:
         defaults = registry.default_arguments(environment)
     except UsageError:
@@ -166,7 +164,7 @@ def _default_arguments(environment: str) -> dict[str, Any]:
 
 
 def _is_same(first: object, second: object) -> bool:
-    """Compare values as text, because command lines give text and arrays are not comparable."""
+    """Return whether two values have the same text. Command-line values are text."""
     return str(first) == str(second)
 
 
@@ -180,8 +178,8 @@ def format_train_command(spec: Spec, folder: str, rollax: str = "rollax") -> str
 
     Args:
         spec: Specification of the run.
-        folder: Run folder, which has copies of the opponents' policies.
-        rollax: Name of the program.
+        folder: Run folder, which contains copies of the opponents' policies.
+        rollax: Program name at the start of the command.
 
     Returns:
         The command with shell quoting.
@@ -226,10 +224,10 @@ def format_train_script(spec: Spec, folder: str) -> str:
 
     Args:
         spec: Specification of the run.
-        folder: Run folder, which has copies of the opponents' policies.
+        folder: Run folder, which contains copies of the opponents' policies.
 
     Returns:
-        The script. Objects that are not plain values appear as variables.
+        The script. A custom environment or network appears as a variable.
     """
     groups: dict[str, dict[str, Any]] = {
         "config": {},

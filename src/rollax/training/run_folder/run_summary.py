@@ -1,4 +1,4 @@
-"""Summary of a run from its small files."""
+"""Summary of a run, read from its config and metrics files."""
 
 import contextlib
 from pathlib import Path
@@ -19,9 +19,10 @@ def summarize_run(folder: Path) -> dict[str, Any]:
         folder: Run folder.
 
     Returns:
-        A flat dictionary. `status` is "done", "running" (a process holds its lock), "stopped" (it
-        can be resumed), or "unreadable", with the reason in `problem`. `best` is the best
-        evaluation by `best_metric`, or None. `changed` is in seconds since 1970.
+        A flat dictionary. `status` is "done", "running" (a process holds the folder's lock),
+        "stopped" (the run can be resumed), or "unreadable" (`problem` has the reason). `best` is
+        the best value of `best_metric` in an evaluation, or None. `changed` is the time of the last
+        change in seconds since 1970.
     """
     try:
         return _summarize_readable_run(folder)

@@ -1,4 +1,4 @@
-"""Discovery of runs on disk, and their records as tables."""
+"""Discovery of runs on disk, and conversion of their records to data frames."""
 
 import contextlib
 import glob
@@ -32,17 +32,17 @@ LEADING_COLUMNS = ("run", "member", "step", "wall_time")  # first columns of the
 
 
 def ignore_message(note: str) -> None:
-    """Ignore a message."""
+    """Do nothing. This is the default for functions that receive notes and warnings."""
 
 
 def to_folder_list(runs: object) -> list[Path]:
-    """Convert one run, folder or pattern, or a sequence of them, to a list of paths.
+    """Convert a run, folder or pattern, or a sequence of these, to a list of paths.
 
     Args:
-        runs: Results of runs, folders or patterns.
+        runs: Result of a run, folder or pattern, or a sequence of these.
 
     Returns:
-        The list.
+        The paths.
 
     Raises:
         UsageError: If `runs` has another type.
@@ -86,7 +86,10 @@ def find_runs(
 
 
 def _expand_pattern(path: Path) -> list[Path]:
-    """Return an existing path, or the paths that match a pattern. Raise UsageError if none does."""
+    """Return an existing path, or all paths that match a pattern.
+
+    Raise UsageError if no path matches.
+    """
     check_path("the folder", path)
     if path.exists():
         return [path]
@@ -122,8 +125,8 @@ class Tables(NamedTuple):
     Attributes:
         settings: One row per member: algorithm, environment, seed, total_steps, config.<name>,
             network.<name>, env.<name>.
-        metrics: One row per line and member: run, member, step, wall_time, logged metrics and
-            custom metrics.
+        metrics: One row per metric line and member: run, member, step, wall_time, training metrics
+            and custom metrics.
         evaluations: One row per episode: run, member, step, episode, return, length, terminated,
             truncated, info/<name>, and custom metrics of the evaluation.
     """
@@ -139,11 +142,11 @@ class Tables(NamedTuple):
         )
 
     def history(self) -> "pandas.DataFrame":
-        """Return the metrics with the means of the evaluations at the same step.
+        """Return the training metrics joined with evaluation means at the same step.
 
-        The added columns are `return_mean`, `return_std` and `length_mean` over the episodes with
-        finite values, and `return_mean/0` and so on for the agents of a team. A step with an
-        evaluation only has a separate row.
+        The added columns are `return_mean`, `return_std` and `length_mean`, computed over episodes
+        with finite values. With several agents, `return_mean/0`, `return_mean/1` and so on are the
+        means per agent. A step with an evaluation but without training metrics has a separate row.
         """
         import pandas
 
@@ -170,9 +173,9 @@ class Tables(NamedTuple):
 def read(runs: RunPath | Iterable[RunPath]) -> Tables:
     """Read the records of runs as data frames.
 
-    A run in progress is read up to its newest record. For several agents, `return` is the mean, and
-    `return/0`, `return/1` and so on are the returns of single agents. Other values with several
-    numbers per episode, such as descriptors, are numbered in the same way.
+    A run in progress is read up to its newest record. With several agents, `return` is the mean
+    over agents, and `return/0`, `return/1` and so on are the returns of single agents. Other values
+    with several numbers per episode, such as descriptors, have numbered columns as well.
 
     Args:
         runs: Results of runs, run folders, folders that contain runs, or patterns such as "runs/*".
@@ -206,14 +209,14 @@ def read(runs: RunPath | Iterable[RunPath]) -> Tables:
 
 
 def make_settings_columns(folder: Path, spec: Spec) -> dict[str, list[Any]]:
-    """Return columns of settings with one entry per member.
+    """Return the settings of a run as columns with one entry per member.
 
     Args:
         folder: Run folder.
         spec: Specification of the run.
 
     Returns:
-        Columns by name. Swept settings have the value of each member.
+        Columns, keyed by name. Swept settings have the value of each member.
     """
     members = spec.members()
     network = {} if isinstance(spec.network, str) else vars(spec.network)
@@ -245,7 +248,7 @@ def make_settings_columns(folder: Path, spec: Spec) -> dict[str, list[Any]]:
 def make_metrics_columns(
     folder: Path, spec: Spec, records: list[Record]
 ) -> dict[str, list[str] | np.ndarray]:
-    """Return columns of metrics with one entry per line and member.
+    """Return the training metrics of a run as columns with one entry per line and member.
 
     Args:
         folder: Run folder.
@@ -253,7 +256,7 @@ def make_metrics_columns(
         records: Records of the metrics file.
 
     Returns:
-        Columns by name. Values shared by all members are repeated.
+        Columns, keyed by name. Values shared by all members are repeated.
     """
     lines, count = _merge_user_metrics(records), len(spec.members())
     names = dict.fromkeys(name for line in lines for name in line)
@@ -271,10 +274,10 @@ def make_metrics_columns(
 
 
 def _merge_user_metrics(records: list[Record]) -> list[Record]:
-    """Merge the lines of training with the custom metrics of evaluations at the same step.
+    """Merge lines of training metrics with the custom metrics of evaluations at the same step.
 
-    An evaluation without a line of training, such as the one before training, becomes a separate
-    line.
+    The custom metrics of an evaluation without training metrics at its step, for example the
+    evaluation before training, become a separate line.
     """
     user_lines: dict[int, Record] = {}
     for record in records:
@@ -302,7 +305,7 @@ def _make_metric_column(lines: list[Record], name: str, count: int) -> np.ndarra
 def make_evaluation_columns(
     folder: Path, spec: Spec, records: list[Record]
 ) -> dict[str, list[str] | np.ndarray]:
-    """Return columns of evaluations with one entry per episode.
+    """Return the evaluations of a run as columns with one entry per episode.
 
     Args:
         folder: Run folder.
@@ -310,10 +313,10 @@ def make_evaluation_columns(
         records: Records of the metrics file.
 
     Returns:
-        Columns by name, or an empty dictionary without an evaluation file.
+        Columns, keyed by name. Empty if the run has no evaluation file.
 
     Raises:
-        UsageError: If the file is damaged or has another number of members.
+        UsageError: If the evaluation file is damaged, or its number of members differs from `spec`.
     """
     if not (folder / EVALUATIONS_FILE).exists():
         return {}

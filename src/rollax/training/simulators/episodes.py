@@ -1,6 +1,7 @@
-"""Evaluation of whole episodes in host simulators.
+"""Evaluation over complete episodes in host simulators.
 
-Each episode has a separate seed, and all planned episodes count, independent of their length.
+Each episode has a separate seed. A fixed set of episodes is evaluated, so short episodes are not
+overrepresented.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +26,9 @@ ActFn = Callable[..., tuple[Any, Any]]
 
 
 def make_evaluation_act_fn(algorithm: Algorithm, greedy: bool, has_members: bool) -> ActFn:
-    """Return a compiled function that acts with the policies of a state.
+    """Return a jitted function that acts with the policies of a state.
 
-    The random key of each step is derived from the key and the time of the episode, as in compiled
+    The random key of each step is derived from the episode's key and the time step, as in compiled
     evaluations.
 
     Args:
@@ -36,7 +37,7 @@ def make_evaluation_act_fn(algorithm: Algorithm, greedy: bool, has_members: bool
         has_members: Whether the state has a leading member axis.
 
     Returns:
-        The function.
+        The function (see `ActFn`).
     """
 
     def one(
@@ -67,7 +68,7 @@ def num_parallel_episodes(num_episodes: int, num_members: int = 1) -> int:
 
 
 class EpisodePlan(NamedTuple):
-    """Seeds and keys of all episodes, by member and episode.
+    """Seeds and random keys of N episodes for each of P members.
 
     Attributes:
         seeds: Seeds of the initial states, int64 [P, N].
@@ -79,7 +80,7 @@ class EpisodePlan(NamedTuple):
 
 
 def plan_episodes(keys: Sequence[jax.Array], num_episodes: int) -> EpisodePlan:
-    """Plan episodes. Equal keys give equal plans.
+    """Derive the seeds and keys of all episodes. Equal keys give equal plans.
 
     Args:
         keys: One random key per member.
@@ -100,7 +101,7 @@ def plan_episodes(keys: Sequence[jax.Array], num_episodes: int) -> EpisodePlan:
 
 
 class EpisodeTracker:
-    """State and results of the episodes in P x S simulators.
+    """State and results of episodes in S simulators for each of P members.
 
     Simulator s of each member plays the episodes s, s + S, s + 2 S, and so on.
     """
@@ -134,7 +135,7 @@ class EpisodeTracker:
         return self.index < self.number
 
     def take_episodes(self, values: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """Return the value of one episode per simulator. Indices are clipped to the last episode.
+        """Return the value of one episode for each simulator. Indices stop at the last episode.
 
         Args:
             values: Values of all episodes, [P, N, ...].
@@ -143,14 +144,15 @@ class EpisodeTracker:
         return values[self.member, np.minimum(index, self.number - 1)]
 
     def add(self, after: SimulatorStep, max_steps: int) -> np.ndarray:
-        """Record a step.
+        """Record one step of all simulators.
 
         Args:
-            after: Results of one step of the simulators.
+            after: Results of the step.
             max_steps: Maximum length of an episode.
 
         Returns:
-            Mask of the simulators that reached `max_steps` and must be reset, bool [P x S].
+            Mask of the simulators with an unfinished episode at `max_steps`, which must be reset,
+            bool [P x S].
         """
         alive = self.alive
         self.total += np.where(alive, after.reward, 0.0)
@@ -190,13 +192,14 @@ def play_episodes(
     """Play all episodes and record their results in `playing`.
 
     Args:
-        act: Function that acts with the policy.
+        act: Function that acts with the policy (see `ActFn`).
         state: State of the policy.
-        carry: Initial carries of the policy, [P x S, ...].
+        carry: Initial recurrent state of the policy, [P x S, ...].
         simulators: Simulators of all members, P x S in total.
         playing: Plan and results of the episodes.
-        max_steps: Maximum length of an episode.
-        seen: Function that reshapes an array [P x S, ...] to the leading axes of `act`.
+        max_steps: Maximum number of steps in an episode.
+        seen: Function that reshapes an array [P x S, ...] to the leading axes of `act`, [S, ...] or
+            [P, S, ...].
         should_stop: Function that returns whether a stop was requested.
 
     Raises:
@@ -243,14 +246,15 @@ def make_episodes(
     has_members: bool,
     state_metrics: MetricValues,
 ) -> Episodes:
-    """Convert the results to `Episodes`, as in compiled evaluations.
+    """Convert the results to `Episodes`, in the same format as compiled evaluations.
 
     Args:
         environment: Environment of the episodes.
         playing: Results of the episodes.
-        choices: Reductions of info values by name, or None.
+        choices: Reduction of each info value over an episode, keyed by value name. None uses the
+            environment's reductions.
         has_members: Whether to keep the leading member axis.
-        state_metrics: Metrics of the state.
+        state_metrics: Metrics of the algorithm's state, keyed by name.
 
     Returns:
         The episode records.

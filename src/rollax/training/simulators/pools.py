@@ -20,8 +20,8 @@ from rollax.types import Action, Observation, PyTree
 class PooledSimulators:
     """Simulators in a thread pool (see `rollax.training.simulators.vectorized.Simulators`).
 
-    The pool is created with the seed of its first simulator, and is created again when all episodes
-    are reset. Later episodes continue the random numbers of the pool.
+    The pool is created with the seed of its first simulator. It is created again whenever all
+    episodes are reset. Episodes in between use the pool's random generator, not their seeds.
     """
 
     def __init__(

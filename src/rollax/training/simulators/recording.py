@@ -1,4 +1,4 @@
-"""Rollouts that are recorded from simulators on the host, and from which algorithms learn."""
+"""Recording of rollouts in host simulators, and updates of algorithms from recorded rollouts."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,14 +25,15 @@ class RecordedSteps(NamedTuple):
 
     Attributes:
         obs: Observations before the step.
-        reset: Whether `obs` begins an episode, bool.
-        carry: Memory of the policy before the step and before any reset.
+        reset: Whether `obs` is the first observation of an episode, bool.
+        carry: Recurrent state of the policy before the step. It is not yet reset where `reset` is
+            True.
         action: Actions.
-        extras: Other outputs of the policy.
+        extras: Additional outputs of the policy, such as log-probabilities.
         reward: Rewards, float32.
         terminated: Whether the step terminated the episode, bool.
         truncated: Whether the step truncated the episode, bool.
-        next_obs: Observations after the step and before any reset.
+        next_obs: Observations after the step. At the end of an episode, its final observation.
     """
 
     obs: Any
@@ -51,7 +52,8 @@ class Recording(NamedTuple):
 
     Attributes:
         steps: Steps of the rollout.
-        last: Observations, reset flags and memory of the policy after the last step, `[E, ...]`.
+        last: Observations, reset flags and recurrent state of the policy after the last step,
+            `[E, ...]` each.
     """
 
     steps: RecordedSteps
@@ -59,16 +61,16 @@ class Recording(NamedTuple):
 
 
 def make_rollout_act_fn(algorithm: Algorithm) -> Callable[..., tuple[Any, Any, Any]]:
-    """Return a function that acts in the next update like `rollax.acting.streams.unroll`.
+    """Return a function that acts in E environments for one step of a rollout.
 
-    It uses the same random numbers at the same step.
+    At the same step, it uses the same random numbers as `rollax.acting.streams.unroll`.
 
     Args:
         algorithm: Algorithm of one member.
 
     Returns:
-        A function `(state, obs, carry, reset, time)` that returns the memory, the actions and the
-        extras in E environments, `[E, ...]` each. `time` is the index of the step, int32 `[]`.
+        A function that maps `(state, obs, carry, reset, time)` to the recurrent state, the actions
+        and the extras, `[E, ...]` each. `time` is the index of the step in the rollout, int32 `[]`.
     """
     rollouts = algorithm.rollouts
     assert rollouts is not None, "`check_rollouts` rejects other algorithms"
@@ -121,7 +123,7 @@ def to_rollout(recording: Recording, actor: ActorState) -> Rollout:
 def learn_from_recording(
     algorithm: Algorithm, state: State, recording: Recording, *, has_members: bool
 ) -> tuple[State, Any]:
-    """Perform one update from a recording.
+    """Perform one update from a recorded rollout.
 
     Args:
         algorithm: Algorithm of the run.
@@ -130,7 +132,7 @@ def learn_from_recording(
         has_members: Whether the recording has a leading axis of members.
 
     Returns:
-        The state after the update and its metrics.
+        The state after the update, and the metrics of the update.
     """
     assert algorithm.learn is not None, "`check_rollouts` rejects other algorithms"
     convert = jax.vmap(to_rollout) if has_members else to_rollout

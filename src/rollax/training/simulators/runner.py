@@ -1,7 +1,7 @@
 """Training and evaluation with host simulators.
 
-In each step, one call of the compiled policy acts in all simulators. The algorithm learns from the
-recorded rollouts.
+In each step, one call of the compiled policy computes the actions for all simulators. The algorithm
+learns from the recorded rollouts.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def make_simulators(
         number: Number of simulators.
         workers: Number of worker processes. 0 runs the simulators in this process.
         timeout: Time limit in seconds for each reset or step.
-        names: Names of the info values to return.
+        names: Names of the info values that each step returns.
 
     Returns:
         The simulators.
@@ -91,13 +91,13 @@ class SimulatorRunner:
         environments: tuple[Environment, Environment],
         like: State,
     ) -> None:
-        """Set up the runner. Simulators start with the first update.
+        """Create the runner. Training simulators start before the first update.
 
         Args:
             spec: Specification of the run.
             one: Algorithm of one member.
-            running: Algorithm of the whole run, such as a population.
-            environments: Environments of training and of evaluation.
+            running: Algorithm of the whole run, vectorized over members for a population.
+            environments: `(training environment, evaluation environment)`.
             like: Shapes of the state of the run.
         """
         self.spec = spec
@@ -134,7 +134,7 @@ class SimulatorRunner:
         self.failure: SimulatorError | None = None  # error after which training cannot continue
 
     def _accept_state_leaves(self, act: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        """Convert a function of the members' state to a function of the run's state leaves."""
+        """Convert a function of `members(state)` to a function of the leaves of the run's state."""
 
         def by_leaves(leaves: list[Leaf], *arguments: PyTree) -> PyTree:
             return act(self.members(self._structure.unflatten(leaves)), *arguments)
@@ -142,19 +142,20 @@ class SimulatorRunner:
         return by_leaves
 
     def members(self, state: State) -> State:
-        """Return the state of one member's algorithm, with a leading axis [P] for a population."""
+        """Return the state of the member algorithm, with a leading axis [P] for a population."""
         return state.members if self.spec.evolve else state
 
     def shaped(self, rows: Leaf) -> Leaf:
-        """Reshape arrays [P x E, ...] to [P, E, ...], or [E, ...] without members."""
+        """Reshape an array [P x E, ...] to [P, E, ...] for a population. Otherwise do nothing."""
         return rows.reshape(self.number, -1, *rows.shape[1:]) if self.has_members else rows
 
     def restart_episodes(self, updates: int, members: np.ndarray | None = None) -> None:
-        """Restart episodes before the next update.
+        """Schedule a restart of episodes before the next update.
 
         Args:
-            updates: Number of updates so far.
-            members: Members whose episodes restart, bool [P]. None restarts all.
+            updates: Number of completed updates.
+            members: Mask of the members whose episodes restart, bool [P]. None restarts the
+                episodes of all members.
         """
         self._restart_counters, self.failure = [updates, self._restart_counters[1] + 1], None
         self._needs_restart = (
@@ -162,13 +163,13 @@ class SimulatorRunner:
         )
 
     def compile(self, capacity: int) -> Any:
-        """Compile the policy and the update.
+        """Compile the acting function and the update function.
 
         Args:
             capacity: Maximum number of updates in one call of `advance`.
 
         Returns:
-            The compiled update.
+            The compiled update function.
         """
         recording, actor, leaves = self.abstract, find_actor(self.like), jax.tree.leaves(self.like)
         index = jax.ShapeDtypeStruct((), np.int32)
@@ -196,7 +197,7 @@ class SimulatorRunner:
         return self._compiled_update_fn
 
     def learn(self, state: State, recording: Recording) -> tuple[State, Metrics]:
-        """Perform one update of the run from a recording."""
+        """Perform one update of the run from a recorded rollout."""
         return learn_from_recording(
             self.run_algorithm, state, recording, has_members=self.has_members
         )
@@ -238,11 +239,12 @@ class SimulatorRunner:
             num_updates: Number of updates.
 
         Returns:
-            The new state and the metrics by update. If a simulator fails, the metrics have fewer
-            updates, and `failure` contains the error.
+            The new state, and the metrics of each update with a leading axis of completed updates.
+            If a simulator fails after the first update, there are fewer updates, and `failure` is
+            the error.
 
         Raises:
-            SimulatorError: If a simulator fails before the first update.
+            SimulatorError: If a simulator fails before the first update is complete.
         """
         rows, done, leaves = self._make_rows(), 0, jax.tree.leaves(state)
         self.begin(state)
@@ -260,7 +262,7 @@ class SimulatorRunner:
         return self._structure.unflatten(leaves), jax.tree.map(lambda values: values[:done], rows)
 
     def played(self, leaves: list[Leaf]) -> Recording:
-        """Collect the rollout of one update. `begin` must have started the episodes.
+        """Collect the rollout of one update. Call `begin` first to start the episodes.
 
         Args:
             leaves: Leaves of the state of the run.
@@ -302,7 +304,7 @@ class SimulatorRunner:
         return self.abstract_recording()
 
     def begin(self, state: State) -> None:
-        """Make the training simulators if needed, and restart the episodes that must restart."""
+        """Create the training simulators if needed, and perform scheduled restarts of episodes."""
         number = self.number * find_actor(self.like).reset.shape[-1]
         if self._training_simulators is None:
             options = self.spec.options
@@ -391,14 +393,15 @@ def play_planned_episodes(
 
     Args:
         algorithm: Algorithm of one member.
-        player: Function that acts with the policies.
-        state: State of the members.
+        player: Function that acts with the policies (see `episodes.ActFn`).
+        state: State of the member algorithm, with a leading axis [P] if `has_members`.
         simulators: Simulators of all members.
-        playing: Plan of the episodes.
+        playing: Plan and results of the episodes.
         shown: Evaluation environment.
         spec: Specification of the run.
         has_members: Whether the state has a leading member axis.
-        choices: Reductions of info values by name. None uses those of the run.
+        choices: Reduction of each info value over an episode, keyed by value name. None uses the
+            reductions of the run.
         should_stop: Function that returns whether a stop was requested.
 
     Returns:
@@ -437,7 +440,7 @@ def evaluate_policy(
     info: dict[str, str],
     workers: int = 0,
 ) -> Episodes:
-    """Play whole episodes of a trained policy (`rollax.Policy`).
+    """Play complete episodes with a trained policy (`rollax.Policy`).
 
     Args:
         policy: Trained policy.
@@ -445,14 +448,14 @@ def evaluate_policy(
         key: Random key.
         greedy: Whether to take the most likely actions.
         descriptor: Must be None, because simulators have no descriptors.
-        info: Reductions of info values by name.
-        workers: Maximum number of worker processes.
+        info: Reduction of each info value over an episode, keyed by value name.
+        workers: Maximum number of worker processes. 0 runs the simulators in this process.
 
     Returns:
         The episode records.
 
     Raises:
-        UsageError: If `descriptor` is given.
+        UsageError: If `descriptor` is not None.
     """
     environment, options = policy.environment, policy.spec.options
     assert is_on_host(environment)
@@ -482,7 +485,7 @@ def evaluate_policy(
 def collect_observations(
     policy: "rollax.policy.Policy", key: jax.Array, number: int, num_steps: int
 ) -> tuple[Observation, np.ndarray]:
-    """Collect observations of a trained policy with sampled actions.
+    """Collect the observations of a trained policy that acts with sampled actions.
 
     Args:
         policy: Trained policy.
@@ -537,14 +540,14 @@ def check_rollouts(name: str, algorithm: Algorithm, environment: Environment, de
 
 
 def check_workers(environment: Environment, workers: int) -> None:
-    """Check that worker processes have an effect.
+    """Check that the option `env_workers` has an effect.
 
     Args:
         environment: Environment of the run.
         workers: Number of worker processes.
 
     Raises:
-        UsageError: If the environment does not use worker processes.
+        UsageError: If `workers` is not 0 and the environment does not use worker processes.
     """
     if not workers:
         return
@@ -561,7 +564,7 @@ def check_workers(environment: Environment, workers: int) -> None:
 
 
 def _num_rollout_steps(algorithm: Algorithm, state: State) -> int:
-    """Return the number of steps of each environment in one update."""
+    """Return the number of steps in each environment during one rollout."""
     sizes: list[int] = []
     assert algorithm.rollouts is not None
     rollouts = algorithm.rollouts
@@ -579,5 +582,5 @@ def _drop_leading_axis(x: Leaf) -> jax.ShapeDtypeStruct:
 
 
 def _derive_seeds(entropy: tuple[int, ...], number: int) -> list[int]:
-    """Derive seeds for simulators from a seed, a purpose and counters."""
+    """Derive `number` simulator seeds from a tuple of integers."""
     return [int(x) >> 1 for x in np.random.SeedSequence(entropy).generate_state(number)]

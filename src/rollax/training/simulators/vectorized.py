@@ -31,13 +31,14 @@ class SimulatorStep(NamedTuple):
     """One step of E simulators.
 
     Attributes:
-        next_obs: Observation [E, ...] after the step, including the last one of an episode.
-        obs: Observation [E, ...] for the next action. Where an episode ended, it is the first
+        next_obs: Observation [E, ...] after the step. At the end of an episode, the final
+            observation of this episode.
+        obs: Observation [E, ...] for the next action. At the end of an episode, the first
             observation of the next episode.
         reward: Rewards, float32 [E].
         terminated: Whether the episode terminated, bool [E].
         truncated: Whether the episode was truncated, bool [E].
-        info: Requested info values, float32 [E, K]. NaN if missing.
+        info: K requested info values of each simulator, float32 [E, K]. NaN if missing.
     """
 
     next_obs: Any
@@ -57,10 +58,10 @@ class Simulators(Protocol):
 
         Args:
             seeds: Seed of each simulator, or None for a random start.
-            where: Simulators to reset, bool [E]. None resets all.
+            where: Mask of the simulators to reset, bool [E]. None resets all.
 
         Returns:
-            Observations [E, ...], zeros for simulators that are not reset.
+            Observations [E, ...]. Zeros for simulators that are not reset.
         """
         ...
 
@@ -70,12 +71,12 @@ class Simulators(Protocol):
         seeds: Sequence[int | None] | None = None,
         where: np.ndarray | None = None,
     ) -> SimulatorStep:
-        """Step all simulators. When an episode ends, the next one starts.
+        """Step the simulators. When an episode ends, the next episode of the simulator starts.
 
         Args:
             action: Actions [E, ...].
-            seeds: Seeds of the next episodes, or None.
-            where: Simulators to step, bool [E]. None steps all.
+            seeds: Seed of each simulator's next episode, or None for random starts.
+            where: Mask of the simulators to step, bool [E]. None steps all.
 
         Returns:
             Results of the step.
@@ -86,11 +87,11 @@ class Simulators(Protocol):
 
 
 class SimulatorSpec(NamedTuple):
-    """Interface of a simulator.
+    """Observation format and requested info values of a simulator.
 
     Attributes:
         obs: Zeros with the structure, shapes and types of an observation.
-        info_names: Names of the info values to return.
+        info_names: Names of the info values that each step returns.
         needs_legal_action: Whether "action_mask" in observations must allow at least one action.
     """
 
@@ -101,13 +102,13 @@ class SimulatorSpec(NamedTuple):
 
 @contextlib.contextmanager
 def enforce_timeout(seconds: float | None, name: Callable[[], str]) -> Iterator[Callable[[], Any]]:
-    """Raise SimulatorError if the body takes longer than a time limit.
+    """Return a context manager that raises SimulatorError if its body exceeds a time limit.
 
-    This uses the interval timer of the process. It works only in the main thread on POSIX systems,
-    and cannot interrupt compiled code. A timer set by the caller is left unchanged.
+    The limit uses the interval timer of the process. It works only in the main thread on POSIX
+    systems, and cannot interrupt compiled code. If another timer is active, no limit applies.
 
     Args:
-        seconds: Time limit in seconds, or None.
+        seconds: Time limit in seconds, or None to disable it.
         name: Function that returns the name of the current simulator.
 
     Yields:
@@ -147,10 +148,10 @@ def check_finite(
     Args:
         rows: Leaves of the observations [E, ...].
         reward: Rewards [E], or None after a reset.
-        name: Function from the index of a simulator to its name.
+        name: Function that maps the index of a simulator to its name.
 
     Raises:
-        SimulatorError: If a value is not finite. The message names the first simulator.
+        SimulatorError: If a value is not finite. The message names the first such simulator.
     """
     parts = [("an observation", row) for row in rows if row.dtype.kind == "f"]
     for what, values in parts if reward is None else [("a reward", reward), *parts]:
@@ -169,14 +170,14 @@ def check_action_masks(
 ) -> None:
     """Check that every simulator has a legal action unless its episode ends.
 
-    If an episode was truncated without a legal action, all actions become legal, so that the value
-    of its last observation is finite.
+    If a truncated episode ends without a legal action, all actions are marked as legal. The value
+    estimate of its final observation is then finite.
 
     Args:
-        mask: Legal actions, bool [E, ...], changed in place.
+        mask: Action masks, bool [E, ...]. They are changed in place.
         moved: Mask of the simulators with a new observation, bool [E].
-        over: Masks `terminated` and `truncated`, bool [E], or None after a reset.
-        name: Function from the index of a simulator to its name.
+        over: `(terminated, truncated)`, bool [E] each, or None after a reset.
+        name: Function that maps the index of a simulator to its name.
         steps: Number of steps in the current episode of each simulator, [E].
 
     Raises:
@@ -200,7 +201,7 @@ def check_action_masks(
 def call_simulator(
     name: str, what: str, function: Callable[..., PyTree], *arguments: object
 ) -> Any:
-    """Call a function of a simulator.
+    """Call a function of a simulator and convert its errors to SimulatorError.
 
     Args:
         name: Name of the simulator.
@@ -212,8 +213,8 @@ def call_simulator(
         The result of the function.
 
     Raises:
-        SimulatorError: If the function raises anything. The message names the simulator.
-        UsageError: If the simulator cannot be made.
+        SimulatorError: If the function raises an exception. The message names the simulator.
+        UsageError: If the constructor of the simulator raises UsageError.
     """
     try:
         return function(*arguments)
@@ -242,14 +243,14 @@ class InProcessSimulators:
         timeout: float | None = None,
         go_on: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make the simulators.
+        """Create the simulators.
 
         Args:
-            make: Function that makes one simulator.
+            make: Function that creates one simulator.
             number: Number of simulators.
-            layout: Interface of the simulators.
+            layout: Observation format and requested info values.
             first: Index of the first simulator in error messages.
-            timeout: Time limit in seconds for each reset or step, or None.
+            timeout: Time limit in seconds for each reset or step, or None to disable it.
             go_on: Function that is called before each call of a simulator.
 
         Raises:
@@ -350,7 +351,7 @@ class InProcessSimulators:
         return self._try(index, "reset", reset, None if seed is None else int(seed))
 
     def close(self) -> None:
-        """Close all simulators. Errors become warnings."""
+        """Close all simulators. Errors are converted to warnings."""
         for index, simulator in enumerate(self._simulators):
             try:
                 simulator.close()
@@ -362,7 +363,7 @@ class InProcessSimulators:
                 warnings.warn(told, RuntimeWarning, stacklevel=2)
 
     def _check_start_masks(self, rows: list[np.ndarray], begun: np.ndarray) -> None:
-        """Check the legal actions of simulators that started an episode, bool [E]."""
+        """Check the action masks of the simulators that started an episode (a mask, bool [E])."""
         if self._mask is not None:
             self._episode_steps[begun] = 0
             check_action_masks(rows[self._mask], begun, None, self._name, self._episode_steps)
@@ -400,7 +401,7 @@ class InProcessSimulators:
 
 
 class _SingleStep(NamedTuple):
-    """Step of one simulator, with NaN for missing or non-numeric info values."""
+    """Result of one simulator's step. Missing and non-numeric info values are NaN."""
 
     obs: Any
     reward: float
@@ -421,7 +422,7 @@ def _step_simulator(simulator: Simulator, action: Action, names: Sequence[str]) 
 
 
 def find_action_mask(layout: SimulatorSpec) -> int | None:
-    """Return the index of "action_mask" among the observation leaves, or None if not needed."""
+    """Return the leaf index of "action_mask" in an observation, or None if it is not checked."""
     if not (
         layout.needs_legal_action and isinstance(layout.obs, dict) and "action_mask" in layout.obs
     ):

@@ -28,12 +28,12 @@ from rollax.types import Action, Observation, PyTree
 
 
 class Worker(NamedTuple):
-    """Worker process with simulators.
+    """Worker process that runs simulators.
 
     Attributes:
         process: Handle of the worker process.
-        connection: End of the pipe in the main process.
-        begun: Shared counter of simulator calls that the worker has started.
+        connection: Main process's end of the pipe to the worker.
+        begun: Shared counter. The worker increments it before each simulator call.
     """
 
     process: Any
@@ -42,7 +42,7 @@ class Worker(NamedTuple):
 
 
 class MultiprocessSimulators:
-    """Simulators that are distributed evenly over worker processes."""
+    """Simulators in worker processes, distributed evenly (see `vectorized.Simulators`)."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class MultiprocessSimulators:
         workers: int,
         timeout: float,
     ) -> None:
-        """Start the workers.
+        """Start the worker processes.
 
         Args:
-            make: Function that makes one simulator. It must be picklable.
+            make: Function that creates one simulator. It must be picklable.
             number: Number of simulators.
-            layout: Interface of the simulators.
+            layout: Observation format and requested info values.
             workers: Maximum number of worker processes.
             timeout: Time limit in seconds for each reset or step of a simulator.
 
         Raises:
-            UsageError: If the simulators cannot be sent to processes or cannot be made.
-            SimulatorError: If a simulator fails.
+            UsageError: If `make` cannot be pickled, or creating a simulator raises UsageError.
+            SimulatorError: If creating a simulator fails or times out.
         """
         self._timeout = timeout
         bounds = np.linspace(0, number, min(workers, number) + 1).round().astype(int)
@@ -154,7 +154,7 @@ def _start_worker(make: Callable[..., Simulator], share: slice, layout: Simulato
 def _wait_for_answer(worker: Worker, timeout: float) -> None:
     """Wait for the answer of a worker.
 
-    Raises SimulatorError if one call of a simulator takes longer than `timeout` seconds.
+    Raise SimulatorError if one call of a simulator takes longer than `timeout` seconds.
     """
     begun, since = worker.begun.value, time.monotonic()
     while not worker.connection.poll(timeout / 10):
@@ -203,15 +203,16 @@ def run_worker(
 ) -> None:
     """Run the main loop of a worker process.
 
-    The worker makes the simulators, sends a confirmation, and answers requests
-    `(method, arguments)` with `("done", value)`, `("usage", message)` or `("failed", message)`.
+    The worker creates the simulators and sends a confirmation. It then answers each request
+    `(method, arguments)` with `("done", result)`, `("usage", message)` for a UsageError, or
+    `("failed", message)` for a SimulatorError.
 
     Args:
-        connection: End of the pipe in the worker.
-        begun: Shared counter of started simulator calls.
-        make: Function that makes one simulator.
+        connection: Worker's end of the pipe to the main process.
+        begun: Shared counter, incremented before each simulator call.
+        make: Function that creates one simulator.
         number: Number of simulators.
-        layout: Interface of the simulators.
+        layout: Observation format and requested info values.
         first: Index of the first simulator in error messages.
     """
     # Terminals and schedulers signal all processes, but the main process stops its workers itself.
@@ -234,7 +235,7 @@ def run_worker(
 
 
 def _send_answer(connection: Connection, function: Callable[[], PyTree], told: object = ...) -> Any:
-    """Send the result of a function, or `told` in its place, and return the result.
+    """Call a function and return its result, after sending the result or `told` if it is set.
 
     If the function fails, send the error message and return None.
     """

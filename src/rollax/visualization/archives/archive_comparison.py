@@ -41,7 +41,7 @@ class ArchivePanel(NamedTuple):
 
     Attributes:
         name: Title of the panel.
-        elites: Elites with at most one per cell.
+        elites: Elites, at most one per cell.
         layout: Layout of the cells.
     """
 
@@ -59,8 +59,8 @@ def write_archive_comparison(
         first: Folder of the first run.
         second: Folder of the second run.
         target: Output file ending in .png.
-        notify_fn: Function called with warnings of `load` and with the reason if the archives
-            cannot be compared.
+        notify_fn: Function that receives warnings of `load`, and the reason if the archives cannot
+            be compared.
 
     Returns:
         Path of the figure, or an empty list if the archives cannot be compared.
@@ -79,7 +79,7 @@ def write_archive_comparison(
 
 
 def draw_archive_comparison(first: Policy, second: Policy) -> "matplotlib.figure.Figure":
-    """Compare the archives of two policies in a figure.
+    """Draw the archives of two policies and their difference in one figure.
 
     Args:
         first: Policy of the first run.
@@ -100,7 +100,7 @@ def draw_archive_comparison(first: Policy, second: Policy) -> "matplotlib.figure
 
 
 def make_panel(policy: Policy, name: str) -> ArchivePanel:
-    """Build the panel of the archive of a policy.
+    """Return the panel data for the archive of a policy.
 
     Args:
         policy: Policy of a quality-diversity run.
@@ -120,9 +120,9 @@ def make_panel(policy: Policy, name: str) -> ArchivePanel:
 
 
 def comparison_layout(policy: Policy) -> cell_charts.CellLayout:
-    """Return the layout of the cells for comparisons with the archive of a policy.
+    """Return the cell layout for comparisons with the archive of a policy.
 
-    An archive without cells is compared in the grid cells of its metrics.
+    For an archive without cells, the layout is the grid on which its metrics are computed.
     """
     elites = selection.best_per_cell(selection.get_elites(policy))
     has_grid = selection.has_no_cells(elites) or elites.is_grid
@@ -139,10 +139,10 @@ def draw_comparison_panels(
     """Draw two archives with a common color scale, and the difference of their fitness.
 
     Args:
-        first: First archive.
-        second: Second archive.
+        first: Panel data of the first archive.
+        second: Panel data of the second archive.
         comparison: Comparison of the archives.
-        layout: Layout of the cells of the comparison.
+        layout: Cell layout of the comparison.
 
     Returns:
         The figure.
@@ -187,11 +187,11 @@ class CellDifferences(NamedTuple):
     """Differences between two archives in C cells.
 
     Attributes:
-        difference: Fitness of the second archive minus that of the first, `[C]`. NaN unless both
-            archives fill the cell.
-        exclusive: 0.0 for cells filled only by the first archive, 1.0 for cells filled only by the
-            second, and NaN for other cells, `[C]`.
-        scale: Upper end of the symmetric color scale of differences.
+        difference: Fitness in the second archive minus fitness in the first archive, `[C]`. NaN
+            unless both archives fill the cell.
+        exclusive: 0.0 for cells that only the first archive fills, 1.0 for cells that only the
+            second archive fills, and NaN for other cells, `[C]`.
+        scale: Upper end of the color scale of differences, which is symmetric around 0.
     """
 
     difference: np.ndarray
@@ -204,10 +204,10 @@ def cell_differences(comparison: Comparison, layout: cell_charts.CellLayout) -> 
 
     Args:
         comparison: Comparison of the archives.
-        layout: Layout of the cells of the comparison.
+        layout: Cell layout of the comparison.
 
     Returns:
-        Fitness differences, cells filled by one archive only, and the end of the color scale.
+        Fitness differences, cells that only one archive fills, and the end of the color scale.
     """
     if layout.shape is not None:
         num_cells = int(np.prod(layout.shape))
@@ -225,7 +225,7 @@ def cell_differences(comparison: Comparison, layout: cell_charts.CellLayout) -> 
 
 
 def describe_comparison(comparison: Comparison) -> str:
-    """Return two lines of text: the common cells, and the cells where each archive is fitter."""
+    """Return two lines: number of common cells, and in how many of them each archive is fitter."""
     numbers = comparison.numbers()
     return (
         f"{numbers['both']:,} cells in both\nthe first is fitter in {numbers['better_a']:,}, "

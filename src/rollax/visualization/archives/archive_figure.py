@@ -37,14 +37,14 @@ def has_archive(folder: Path) -> bool:
 def write_archive_files(
     folder: Path, warn_fn: Callable[[str], object] = ignore_message
 ) -> list[Path]:
-    """Write figures and a table of the archive at the last checkpoint into `figures/` of the run.
+    """Write figures and a table of the archive at the last checkpoint to `figures/` of the run.
 
     Args:
         folder: Run folder.
-        warn_fn: Function called with each warning of `load`.
+        warn_fn: Function that receives each warning of `load`.
 
     Returns:
-        Paths of the files, empty if the run has no archive or the archive is empty.
+        Paths of the files. Empty if the run has no archive or the archive is empty.
     """
     if not has_archive(folder):
         return []
@@ -95,11 +95,11 @@ def draw_archive(policy: Policy) -> "matplotlib.figure.Figure":
 
 
 def encode_figure(figure: "matplotlib.figure.Figure", suffix: str) -> bytes:
-    """Return the content of a file with a figure of archives.
+    """Encode a figure of archives as the content of an image file.
 
     Args:
-        figure: Figure.
-        suffix: Format: "png", "pdf" or "svg".
+        figure: Figure to encode.
+        suffix: File format: "png", "pdf" or "svg".
     """
     import matplotlib
 
@@ -110,9 +110,9 @@ def encode_figure(figure: "matplotlib.figure.Figure", suffix: str) -> bytes:
 
 
 def describe_coverage(policy: Policy, elites: Elites) -> str:
-    """Describe the number of elites and the coverage of the archive.
+    """Return text with the number of elites and the coverage of the archive.
 
-    For an archive without cells, the coverage refers to the grid cells of its metrics.
+    For an archive without cells, the coverage refers to the grid on which its metrics are computed.
     """
     if not selection.has_no_cells(elites):
         return f"elites in {elites.mask.mean():.1%} of {elites.mask.size:,} cells"
@@ -123,7 +123,7 @@ def describe_coverage(policy: Policy, elites: Elites) -> str:
 
 
 def archive_title(policy: Policy) -> str:
-    """Return the title of archive figures. In a population, it lists the settings of the member."""
+    """Return the title of archive figures. For a member of a population, it lists its settings."""
     title = f"{policy.spec.algorithm} on {policy.spec.environment}, {policy.step:,} evaluations"
     if policy.member is None:
         return title
@@ -152,7 +152,7 @@ def write_table(policy: Policy, target: Path) -> Path:
 
 
 def grid_shape(policy: Policy, elites: Elites) -> tuple[int, ...] | None:
-    """Return the shape of the archive's grid, or None if it has none."""
+    """Return the shape of the archive's grid, or None for an archive without a grid."""
     return selection.archive_settings(policy).grid if elites.is_grid else None
 
 
@@ -165,17 +165,18 @@ def descriptor_bounds(policy: Policy) -> Bounds:
 def draw_archive_map(
     elites: Elites, shape: tuple[int, ...] | None, title: str, bounds: Bounds | None = None
 ) -> "matplotlib.figure.Figure":
-    """Draw elites over their descriptors.
+    """Draw the fitness of elites over their descriptors.
 
-    Grids are drawn as heat maps, or as nested heat maps for more than two descriptors. Archives
-    without a grid are drawn as Voronoi cells, as dots if they have no cells, or as lines across
-    parallel axes if they have more than two descriptors.
+    Grids are drawn as heat maps, or as nested heat maps for more than two descriptor dimensions.
+    Archives without a grid are drawn as Voronoi cells, or as dots if they have no cells. With more
+    than two descriptor dimensions, they are drawn as lines across parallel axes.
 
     Args:
-        elites: Elites with at most one per cell.
-        shape: Shape of the grid, or None.
+        elites: Elites, at most one per cell.
+        shape: Shape of the grid, or None for an archive without a grid.
         title: Title of the figure.
-        bounds: Lower and upper bounds of the descriptors, `[K]` each.
+        bounds: Lower and upper bounds of the descriptors, `[K]` each. None uses the range of the
+            cells.
 
     Returns:
         The figure.
@@ -203,9 +204,9 @@ def draw_elites(
 
     Args:
         axis: Matplotlib axes.
-        elites: Elites with at most one per cell.
+        elites: Elites, at most one per cell.
         layout: Layout of the cells.
-        colors: Colors of the fitness.
+        colors: Mapping from fitness to colors.
     """
     fitness, descriptor = (
         np.asarray(x)[elites.mask] for x in (elites.solutions.fitness, elites.solutions.descriptor)

@@ -1,4 +1,4 @@
-"""Drawings of values over the cells of an archive: heat maps, Voronoi cells or parallel axes."""
+"""Charts of one value per archive cell: heat maps, Voronoi cells or parallel axes."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,12 +22,12 @@ MAX_LINES = 3000  # more lines across parallel axes would be slow and hide each 
 
 
 class CellLayout(NamedTuple):
-    """Positions of the cells of an archive.
+    """Positions of the C cells of an archive.
 
     Attributes:
         low: Lower bounds of the descriptors, `[K]`.
         high: Upper bounds of the descriptors, `[K]`.
-        shape: Shape of the grid, whose cells are in row-major order, or None.
+        shape: Shape of the grid, or None without a grid. Grid cells are in row-major order.
         center: Centers of the cells, `[C, K]`, or None for a grid.
     """
 
@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
 
 
 class ColorScale(NamedTuple):
-    """Colors of values.
+    """Mapping from values to colors.
 
     Attributes:
         colormap: Matplotlib colormap or its name.
@@ -62,12 +62,12 @@ DEFAULT_COLORS = ColorScale()
 def make_layout(
     elites: Elites, shape: tuple[int, ...] | None, bounds: Bounds | None = None
 ) -> CellLayout:
-    """Return the layout of an archive.
+    """Return the cell layout of an archive.
 
     Args:
         elites: Elites of the archive.
-        shape: Shape of the grid, or None.
-        bounds: Lower and upper bounds of the descriptors. Defaults to the range of the cells.
+        shape: Shape of the grid, or None for an archive without a grid.
+        bounds: Lower and upper bounds of the descriptors. None uses the range of the cells.
     """
     center = np.asarray(elites.center, float)
     low, high = bounds if bounds is not None else (center.min(axis=0), center.max(axis=0))
@@ -89,14 +89,14 @@ def draw_cells(
     colors: ColorScale = DEFAULT_COLORS,
     empty_color: str | None = EMPTY_COLOR,
 ) -> "matplotlib.cm.ScalarMappable":
-    """Draw values per cell and return the mappable for a color bar.
+    """Draw one value per cell and return the mappable for a color bar.
 
     Args:
         axis: Matplotlib axes.
         layout: Layout of the cells.
-        values: Values of the cells, `[C]`, NaN for empty cells.
-        colors: Colors of the values.
-        empty_color: Color of empty cells, or None to leave earlier drawings visible.
+        values: Values of the cells, `[C]`. NaN for empty cells.
+        colors: Mapping from values to colors.
+        empty_color: Color of empty cells, or None for transparent cells.
     """
     if layout.shape is not None:
         return _draw_grid(axis, layout.shape, layout, values, colors, empty_color)
@@ -108,7 +108,7 @@ def draw_cells(
 
 
 def label_axes(axis: "matplotlib.axes.Axes", layout: CellLayout) -> None:
-    """Set labels and limits of axes with one or two descriptors."""
+    """Set labels and limits of matplotlib axes for one or two descriptor dimensions."""
     axis.set_xlabel("descriptor 0")
     axis.set_xlim(layout.low[0], layout.high[0])
     if len(layout.low) == 2:
@@ -142,8 +142,8 @@ def _draw_image(
 def grid_image(shape: tuple[int, ...], values: np.ndarray) -> np.ndarray:
     """Arrange the values of grid cells as an image with the first row at the bottom.
 
-    The first dimension points to the right and the second upward. Each further pair of dimensions
-    is nested within the cells of the previous pair.
+    The first grid dimension is horizontal and the second is vertical. Each further pair of
+    dimensions is nested within the cells of the previous pair.
 
     Args:
         shape: Shape of the grid.
@@ -186,13 +186,13 @@ def _draw_grid(
 
 
 def nested_axis_labels(shape: tuple[int, ...]) -> tuple[str, str]:
-    """Return the horizontal and the vertical axis label of a grid drawn as nested grids."""
+    """Return the labels `(horizontal, vertical)` of a grid drawn as nested heat maps."""
     horizontal, vertical = (", ".join(map(str, range(first, len(shape), 2))) for first in (0, 1))
     return f"descriptors {horizontal} (outer to inner)", f"descriptors {vertical} (outer to inner)"
 
 
 def _extent(layout: CellLayout) -> tuple[float, float, float, float]:
-    """Return the left, right, bottom and top end of an image of cells."""
+    """Return the extent `(left, right, bottom, top)` of an image of cells in descriptor units."""
     has_vertical_axis = len(layout.low) == 2
     bottom, top = (layout.low[1], layout.high[1]) if has_vertical_axis else (0.0, 1.0)
     return layout.low[0], layout.high[0], bottom, top
@@ -226,10 +226,10 @@ def _draw_voronoi(
 
 
 def rasterize_cells(layout: CellLayout) -> np.ndarray:
-    """Return the index of the nearest center for each pixel.
+    """Return the index of the nearest cell center for each pixel.
 
     Args:
-        layout: Layout without a grid, with one or two descriptors.
+        layout: Layout without a grid, with one or two descriptor dimensions.
 
     Returns:
         Indices, int `[H, W]`, with the first row at the bottom. H is 1 for a single descriptor.
@@ -254,17 +254,17 @@ def draw_parallel_axes(
     values: np.ndarray,
     colors: ColorScale = DEFAULT_COLORS,
 ) -> "matplotlib.cm.ScalarMappable":
-    """Draw positions as lines across parallel axes, one axis per descriptor.
+    """Draw each descriptor as a line across parallel axes, one axis per descriptor dimension.
 
-    At most `MAX_LINES` lines are drawn, evenly spaced in the order of values. Higher values are
-    drawn on top.
+    If there are more than `MAX_LINES` descriptors, a subset that is evenly spaced in the order of
+    values is drawn. Lines with higher values are drawn on top.
 
     Args:
         axis: Matplotlib axes.
         layout: Layout with the bounds of the descriptors.
         descriptors: Descriptors, `[N, K]`.
-        values: Values, `[N]`.
-        colors: Colors of the values.
+        values: Values that determine the colors of the lines, `[N]`.
+        colors: Mapping from values to colors.
 
     Returns:
         Mappable for a color bar.

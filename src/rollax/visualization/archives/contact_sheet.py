@@ -1,4 +1,4 @@
-"""Contact sheets: pictures of diverse elites of an archive on one page."""
+"""Contact sheets: images of diverse elites of an archive on one page."""
 
 import io
 import math
@@ -37,7 +37,7 @@ from rollax.visualization.render.recorded_episodes import (
 from rollax.visualization.render.render import ALL_CHECKPOINTS, require_episodes
 
 MAX_TILES = 144
-# Pixels: width of a picture, gap between tiles, height above all tiles, height below a picture.
+# Pixels: image width, gap between tiles, height above all tiles, height below an image.
 TILE_WIDTH, TILE_GAP, HEADER_HEIGHT, FOOTER_HEIGHT = (232, 12, 34, 50)
 MAX_FRAMES = 64  # recorded per episode, one of which is shown
 
@@ -46,10 +46,10 @@ class Tile(NamedTuple):
     """One elite on a contact sheet.
 
     Attributes:
-        picture: Frame of an episode.
-        location: Descriptor and cell as text.
+        picture: Image of one frame of an episode.
+        location: Descriptor and, for a grid, cell indices as text.
         fitness: Fitness in the archive.
-        total: Return of the episode.
+        total: Return of the rendered episode.
     """
 
     picture: Image.Image
@@ -83,9 +83,9 @@ def write_contact_sheet(
 ) -> Path:
     """Write a contact sheet of elites that are spread over the archive of a run.
 
-    All episodes start from the same initial state. A tile shows the last frame if the descriptor is
-    taken at the end of episodes, and the middle frame otherwise. Below it are the descriptor, the
-    fitness in the archive and the return of the episode.
+    All episodes start from the same initial state. A tile shows the last frame if the descriptor
+    is computed at the end of episodes, and the middle frame otherwise. The text below the frame
+    states the descriptor, the fitness in the archive and the return of the episode.
 
     Args:
         folder: Run folder.
@@ -94,18 +94,19 @@ def write_contact_sheet(
         checkpoint: `"last"`, `"best"` or a step, as in `load`.
         seed: Seed of the episodes.
         greedy: Whether the policy takes its most likely action instead of sampling.
-        member: Member of a population, as in `load`.
+        member: Index of the member of a population, as in `load`.
         environment: Environment to play in, as in `load`.
-        network: Network constructor, as in `load`.
+        network: Function that maps a random key to a network, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
-        warn_fn: Function called with each warning of `load`.
+        warn_fn: Function that receives each warning of `load`.
 
     Returns:
         Path of the contact sheet.
 
     Raises:
-        UsageError: If the run, the checkpoint or the archive does not exist, the environment has no
-            episodes, `number` is out of range, or `out` does not end in .png or cannot be written.
+        UsageError: If the run, the checkpoint or the archive does not exist, or the environment has
+            no episodes. Also if `number` is out of range, or `out` does not end in .png or cannot
+            be written.
     """
     target = Path(folder) / "figures" / "sheet.png" if out is None else Path(out)
     if target.suffix.lower() != ".png":
@@ -149,11 +150,11 @@ def farthest_point_sample(
     Args:
         elites: Elites of the archive.
         max_elites: Maximum number of elites.
-        bounds: Lower and upper bounds of the descriptors, which scale the distances. Defaults to
-            the range of the cells.
+        bounds: Lower and upper bounds of the descriptors. Distances are divided by the difference
+            of the bounds in each dimension. None uses the range of the archive's cell centers.
 
     Returns:
-        Indices of up to `max_elites` elites. Ties select the lowest index.
+        Indices of up to `max_elites` elites. Ties are resolved in favor of the lowest index.
     """
     layout = make_layout(elites, None, bounds)
     span = np.where(layout.high > layout.low, layout.high - layout.low, 1.0)
@@ -176,8 +177,9 @@ def num_sheet_columns(num_tiles: int) -> int:
 def sort_in_reading_order(elites: Elites, indices: list[int]) -> list[int]:
     """Sort selected elites in the order of their tiles, row by row.
 
-    Two descriptors are arranged like a map, with the first to the right and the second upward. A
-    single descriptor is sorted in ascending order, and elites with more descriptors by fitness.
+    With two descriptor dimensions, tiles are arranged like a map: the first dimension increases to
+    the right and the second upward. With one dimension, elites are sorted by descriptor in
+    ascending order. With more dimensions, they are sorted by descending fitness.
 
     Args:
         elites: Elites of the archive.
@@ -207,7 +209,7 @@ def sort_in_reading_order(elites: Elites, indices: list[int]) -> list[int]:
 def select_frames(
     policy: Policy, indices: list[int], seed: int, greedy: bool
 ) -> list[tuple[Frame, float]]:
-    """Play an episode with each elite from the same initial state and select a frame to show.
+    """Play one episode with each elite from the same initial state, and select one frame of each.
 
     Args:
         policy: Policy of a quality-diversity run.
@@ -241,7 +243,7 @@ def make_tile(policy: Policy, elites: Elites, index: int, frame: Frame, total: f
         total: Return of the episode.
 
     Returns:
-        Tile with the scaled picture, the location and the scores of the elite.
+        Tile with the scaled image, the location and the scores of the elite.
     """
     scene = drawings.find_drawing(policy.environment).draw(
         policy.environment, frame.state, frame.obs
@@ -259,7 +261,7 @@ def make_tile(policy: Policy, elites: Elites, index: int, frame: Frame, total: f
 
 
 def join_tiles(tiles: list[Tile], title: str) -> Image.Image:
-    """Join tiles in rows below a title."""
+    """Return one image with the tiles arranged in rows below a title."""
     columns = num_sheet_columns(len(tiles))
     height = max(tile.picture.height for tile in tiles) + FOOTER_HEIGHT
     rows = -(-len(tiles) // columns)
@@ -292,7 +294,7 @@ def join_tiles(tiles: list[Tile], title: str) -> Image.Image:
 
 
 def encode_png(image: Image.Image) -> bytes:
-    """Return an image as PNG content."""
+    """Encode an image as PNG."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Figures of multi-objective archives: objectives of all elites and hypervolume per cell."""
+"""Figures of multi-objective archives: objectives of all elites, and hypervolume per cell."""
 
 import io
 
@@ -15,14 +15,14 @@ from rollax.visualization.plots.style import STYLE
 
 
 def fronts_png(policy: Policy, title: str) -> bytes:
-    """Draw the first two objectives of all elites, and the hypervolume of each cell.
+    """Draw a figure with the first two objectives of all elites and the hypervolume of each cell.
 
     Args:
         policy: Policy of a multi-objective quality-diversity run.
         title: Title of the figure.
 
     Returns:
-        PNG content.
+        The figure, encoded as PNG.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ def cell_hypervolumes(elites: Elites, reference: tuple[float, ...]) -> np.ndarra
         reference: Reference point, one value per objective.
 
     Returns:
-        Hypervolumes, `[C]`, NaN for empty cells.
+        Hypervolume of each of C cells, `[C]`. NaN for empty cells.
     """
     per_cell = int(elites.num_per_cell)
     objectives = np.asarray(elites.solutions.extras).reshape(-1, per_cell, len(reference))
@@ -95,8 +95,8 @@ def pareto_front(values: np.ndarray) -> np.ndarray:
         values: Objectives of N points, `[N, 2]`.
 
     Returns:
-        Points that no other point dominates, in ascending order of the first objective. Equal
-        points are returned once.
+        Nondominated points, `[M, 2]`, in ascending order of the first objective. Equal points are
+        returned once.
     """
     ranked = values[np.lexsort((-values[:, 1], -values[:, 0]))]
     highest = np.maximum.accumulate(np.concatenate([[-np.inf], ranked[:-1, 1]]))

@@ -27,8 +27,9 @@ class AlgorithmScores(NamedTuple):
 
     Attributes:
         environments: Names of the environments.
-        curves: A curve of each label, which provides its color and line style.
-        scores: Normalized scores of each label, one array `[n]` per environment.
+        curves: One curve of each label, keyed by label. It provides color and line style.
+        scores: Normalized scores, keyed by label: for each environment, an array `[n]` over n
+            seeds.
         notes: Notes for the caption.
     """
 
@@ -39,7 +40,10 @@ class AlgorithmScores(NamedTuple):
 
 
 class NormalizationBounds(NamedTuple):
-    """Returns of one environment that map to 0 and 1, and whether the user chose them."""
+    """Returns with normalized values 0 (low) and 1 (high) in an environment.
+
+    `is_chosen` states whether the user chose them.
+    """
 
     low: float
     high: float
@@ -47,7 +51,7 @@ class NormalizationBounds(NamedTuple):
 
 
 class DrawnComparison(NamedTuple):
-    """Tables of a comparison as CSV by file ending, and notes for the caption."""
+    """CSV tables of a comparison, keyed by file name ending, and notes for the caption."""
 
     tables: dict[str, bytes]
     notes: list[str]
@@ -58,8 +62,8 @@ def normalize_scores(lines: list[PanelLine], normalize: tuple[str, ...]) -> Algo
 
     Args:
         lines: Lines of the figure.
-        normalize: Bounds `ENVIRONMENT=LOW,HIGH` of the returns that map to 0 and 1. Defaults to the
-            lowest and highest values in each environment.
+        normalize: Bounds `ENVIRONMENT=LOW,HIGH`: returns with the normalized values 0 and 1.
+            Environments without bounds use their lowest and highest value.
 
     Returns:
         Normalized scores, with notes for the caption.
@@ -110,7 +114,7 @@ def normalize_scores(lines: list[PanelLine], normalize: tuple[str, ...]) -> Algo
 
 
 def _describe_bounds(bounds: dict[str, NormalizationBounds]) -> str:
-    """Return a note on the returns that map to 0 and 1."""
+    """Return a note with the normalization bounds of each environment."""
     ranges = "; ".join(
         f"{name} {limits.low:g} to {limits.high:g}" for name, limits in bounds.items()
     )
@@ -125,7 +129,7 @@ def _describe_bounds(bounds: dict[str, NormalizationBounds]) -> str:
 
 
 def _describe_seeds(lines: list[PanelLine], scores: dict[str, list[np.ndarray]]) -> list[str]:
-    """Return notes on evolved populations, and on unequal or small numbers of seeds."""
+    """Return caption notes on evolved populations, and on unequal or single seeds."""
     notes = []
     if any(line.curve.has_shared_founders for line in lines):
         notes.append(
@@ -146,7 +150,7 @@ def _describe_seeds(lines: list[PanelLine], scores: dict[str, list[np.ndarray]])
 
 
 def _independent_final_values(line: PanelLine) -> np.ndarray:
-    """Return the last value of each seed. Members that share founders count as a single seed."""
+    """Return the last value of each seed, or the mean over members that share founders, `[n]`."""
     values = line.values[-1]
     return values.mean(keepdims=True) if line.curve.has_shared_founders else values
 
@@ -154,7 +158,7 @@ def _independent_final_values(line: PanelLine) -> np.ndarray:
 def _normalization_bounds(
     lines: list[PanelLine], environments: list[str], normalize: tuple[str, ...]
 ) -> dict[str, NormalizationBounds]:
-    """Return the chosen bounds of each environment, or else the lowest and highest value."""
+    """Return the bounds of each environment: the user's bounds, or the lowest and highest value."""
     bounds = {}
     for name in environments:
         values = np.concatenate([line.values.ravel() for line in lines if line.environment == name])
@@ -190,9 +194,9 @@ def _algorithm_pairs(scored: AlgorithmScores) -> list[tuple[str, str]]:
 
 
 def panels_height(scored: AlgorithmScores, columns: int) -> float:
-    """Return the total height of the panels in inches.
+    """Return the total height of the comparison panels in inches.
 
-    The panels are in a row if the figure has two page columns. Otherwise they are stacked.
+    A figure with two page columns has the panels in one row. Otherwise, the panels are stacked.
 
     Args:
         scored: Scores to draw.
@@ -223,7 +227,7 @@ def draw_comparison(
         columns: Number of page columns, 1 or 2.
 
     Returns:
-        The values as tables, and notes for the caption.
+        The drawn values as CSV tables, and notes for the caption.
     """
     means = {
         label: aggregates.estimate_interquartile_mean(scores)
@@ -277,7 +281,7 @@ def _csv_row(quantity: str, label: str, estimate: aggregates.Estimate) -> str:
 
 
 def format_csv_numbers(values: Iterable[float | np.ndarray]) -> list[str]:
-    """Format numbers for CSV, with empty cells for non-finite ones."""
+    """Format numbers for CSV. Non-finite numbers are empty cells."""
     return [f"{float(value):.9g}" if np.isfinite(value) else "" for value in values]
 
 

@@ -33,7 +33,7 @@ METRICS_WITHOUT_PANEL = ("episode_return", "gradient_steps")
 
 
 class CurveEstimate(NamedTuple):
-    """Line of a curve with its band, at the K points with finite values.
+    """Line and band of a curve in a panel, at the K points with finite values.
 
     Attributes:
         curve: Curve that provides label, color and line style.
@@ -63,8 +63,8 @@ def estimate_curve(
     Args:
         curve: Curve that provides label, color and line style.
         steps: Steps or times, `[K]`.
-        values: Values, `[K, p, N]`.
-        estimator: Estimator of values `[p, N]`.
+        values: Values of p members over N episodes, `[K, p, N]`.
+        estimator: Function that maps values `[p, N]` to an estimate.
 
     Returns:
         The estimate, or None if no value is finite.
@@ -84,7 +84,7 @@ def estimate_curve(
 
 
 def select_estimator(curve: Curve) -> Callable[[np.ndarray], intervals.Estimate]:
-    """Return the estimator of a curve. Members that share founders get no interval."""
+    """Return the estimator for a curve. If its members share founders, it computes no interval."""
     return (
         intervals.estimate_without_interval
         if curve.has_shared_founders
@@ -93,7 +93,7 @@ def select_estimator(curve: Curve) -> Callable[[np.ndarray], intervals.Estimate]
 
 
 def estimate_evaluation_returns(curves: list[Curve]) -> list[CurveEstimate]:
-    """Estimate the evaluation return of each curve, and skip curves without one."""
+    """Estimate the evaluation return of each curve. Curves without evaluations are skipped."""
     estimates = [
         estimate_curve(
             curve, curve.run.eval_step, curve.run.returns[:, curve.members], select_estimator(curve)
@@ -104,7 +104,7 @@ def estimate_evaluation_returns(curves: list[Curve]) -> list[CurveEstimate]:
 
 
 def estimate_secondary_metric(curves: list[Curve]) -> list[CurveEstimate]:
-    """Estimate the metric returned by `secondary_metric`, and skip curves without values."""
+    """Estimate the metric that `secondary_metric` selects. Curves without values are skipped."""
     name = secondary_metric(curves)
     estimates = [
         estimate_curve(
@@ -121,7 +121,8 @@ def estimate_secondary_metric(curves: list[Curve]) -> list[CurveEstimate]:
 def estimate_metric(curves: list[Curve], name: str) -> list[CurveEstimate]:
     """Estimate the lines of a metric in a small panel.
 
-    Metrics of a whole run are drawn once per run, in gray if the run has several curves.
+    A metric with one value for all members is drawn once per run, in gray if the run has several
+    curves.
 
     Args:
         curves: Curves of the overview.
@@ -155,7 +156,7 @@ def estimate_metric(curves: list[Curve], name: str) -> list[CurveEstimate]:
 
 
 def _estimate_evaluation_metric(curve: Curve, name: str) -> CurveEstimate | None:
-    """Estimate an evaluation metric over the episodes of one member, or over several members."""
+    """Estimate an evaluation metric over the episodes of a single member, or over all members."""
     values = (
         curve.run.eval_metrics[name][:, curve.members]
         if len(curve.members) == 1
@@ -165,7 +166,7 @@ def _estimate_evaluation_metric(curve: Curve, name: str) -> CurveEstimate | None
 
 
 class PanelLine(NamedTuple):
-    """One line of one panel, of p seeds at K points.
+    """Line of a panel: a metric of p seeds at K points.
 
     Attributes:
         environment: Name of the environment.
@@ -176,7 +177,7 @@ class PanelLine(NamedTuple):
         middle: Interquartile mean over seeds, `[K]`.
         low: Lower end of the 95 % bootstrap interval, `[K]`. NaN for a single seed and for members
             that share founders.
-        high: Upper end of the interval, `[K]`.
+        high: Upper end of the 95 % bootstrap interval, `[K]`.
     """
 
     environment: str
@@ -190,14 +191,14 @@ class PanelLine(NamedTuple):
 
 
 def estimate_lines(curves: list[Curve], names: tuple[str, ...]) -> list[PanelLine]:
-    """Estimate the lines of the metrics at the points where all seeds are finite.
+    """Estimate the lines of metrics at the points with finite values of all seeds.
 
     Args:
         curves: Curves to estimate.
         names: Names of the metrics. An empty tuple selects the evaluation return.
 
     Returns:
-        Lines of all metrics and curves. Lines without such a point are left out.
+        Lines of all metrics and curves. Lines without such a point are omitted.
 
     Raises:
         UsageError: If no line has finite values.
@@ -234,7 +235,7 @@ def estimate_over_seeds(curve: Curve, values: np.ndarray) -> intervals.Estimated
 
     Args:
         curve: Curve of the values.
-        values: Values of its seeds, `[K, p]`.
+        values: Values of the curve's p seeds at K points, `[K, p]`.
 
     Returns:
         The estimates. The ends of the intervals are NaN for a single seed and for members that
@@ -246,13 +247,13 @@ def estimate_over_seeds(curve: Curve, values: np.ndarray) -> intervals.Estimated
 
 
 def count_independent_seeds(curve: Curve) -> int:
-    """Return the number of independent seeds: members, or founders of an evolved population."""
+    """Return the number of independent seeds: members, or founders if members share founders."""
     founders = curve.run.founders
     return founders if founders is not None and curve.has_shared_founders else len(curve.members)
 
 
 def describe_missing_intervals(curves: list[Curve]) -> list[str]:
-    """Return notes on the curves without an interval over seeds, and the reason."""
+    """Return notes that name the curves without an interval over seeds and state the reason."""
     single = dict.fromkeys(
         f"{curve.label} on {curve.run.spec.environment}"
         for curve in curves
@@ -272,11 +273,11 @@ def describe_missing_intervals(curves: list[Curve]) -> list[str]:
 
 
 class Evolution(NamedTuple):
-    """Lineage of an evolved population, as drawn by `lineage_chart.draw_lineage`.
+    """Lineage of an evolved population (see `lineage_chart.draw_lineage`).
 
     Attributes:
         history: History of the population.
-        ranges: Ranges of the evolved settings.
+        ranges: Range of each evolved setting, keyed by setting name.
         last_step: Last step of the run.
         best_member: Index of the best final member.
     """
@@ -291,10 +292,11 @@ def read_evolution(run: RunCurves) -> Evolution | None:
     """Return the lineage of an evolved run.
 
     Args:
-        run: Curves of the run.
+        run: Recorded metrics of the run.
 
     Returns:
-        The lineage, or None if the run does not evolve, is drawn over time or has no valid lineage.
+        The lineage, or None if the run does not evolve, is drawn over wall time, or has no valid
+        lineage file.
     """
     if not run.spec.evolve or run.axis != STEP_AXIS_LABEL:
         return None
@@ -312,10 +314,10 @@ def read_evolution(run: RunCurves) -> Evolution | None:
 
 
 def select_panel_metrics(curves: list[Curve], drawn_names: list[str]) -> list[str]:
-    """Return the names of the metrics of the small panels, user metrics first.
+    """Return the names of the metrics in the small panels, user metrics first.
 
-    Metrics are left out if their finite values are all equal, unless every curve has a single
-    point. Entries of `info` with a slash in their name are left out too.
+    A metric is omitted if its finite values are all equal, unless every curve has a single point.
+    Entries of `info` with a slash in their name are omitted as well.
 
     Args:
         curves: Curves of the overview.
@@ -345,7 +347,7 @@ def select_panel_metrics(curves: list[Curve], drawn_names: list[str]) -> list[st
 
 
 def _curve_values(curve: Curve, name: str) -> np.ndarray:
-    """Return a metric of training or of evaluations, `[K, p]`."""
+    """Return the values of a training or evaluation metric, `[K, p]`."""
     return (
         metric_series(curve, name).values
         if name in curve.run.eval_metrics
@@ -360,9 +362,9 @@ def _has_variation(values: list[np.ndarray]) -> bool:
 
 
 def secondary_metric(curves: list[Curve]) -> str:
-    """Return the name of the metric below the evaluation return.
+    """Return the name of the metric that is drawn below the evaluation return.
 
-    This is the QD score if all runs have one, and the training return otherwise.
+    It is the QD score if all runs have a QD score, and the training return otherwise.
     """
     has_qd_score = all(has_metric(curve.run, "qd_score") for curve in curves)
     return "qd_score" if has_qd_score else TRAINING_RETURN
@@ -404,7 +406,7 @@ def _describe_quartiles(curves: list[Curve]) -> str:
 
 
 def _describe_interval(curves: list[Curve]) -> str:
-    """Describe the interval of the evaluation return, and the curves without one."""
+    """Describe the interval of the evaluation return, and the curves without an interval."""
     shared = [curve.run.founders for curve in curves if curve.has_shared_founders]
     founders = sorted({number for number in shared if number is not None})
     interval = "" if len(shared) == len(curves) else ", with its 95 % bootstrap interval"
@@ -415,15 +417,15 @@ def _describe_interval(curves: list[Curve]) -> str:
 
 
 def describe_exclusions(curves: list[Curve], names: tuple[str, ...] = ()) -> list[str]:
-    """Describe the lines that leave out members or episodes with non-finite values.
+    """Describe the lines with estimates that exclude members or episodes with non-finite values.
 
     Args:
         curves: Curves to check.
-        names: Metrics to check. Defaults to the evaluation return and, for several members,
-            training metrics.
+        names: Metrics to check. If empty, the evaluation return and, for several members, training
+            metrics are checked.
 
     Returns:
-        At most `MAX_EXCLUSIONS` descriptions, followed by the number of further ones.
+        At most `MAX_EXCLUSIONS` descriptions. If there are more, the last item is their number.
     """
     has_several_labels = len({curve.label for curve in curves}) > 1
     exclusions = list[str]()
@@ -446,7 +448,7 @@ def describe_exclusions(curves: list[Curve], names: tuple[str, ...] = ()) -> lis
 
 
 def _describe_fewest_finite(curve: Curve, name: str) -> str:
-    """Describe the point with the fewest finite values, or return "" if all are finite."""
+    """Describe the point with the fewest finite values, or return "" if all values are finite."""
     run, has_members = curve.run, len(curve.members) > 1
     is_evaluated = name in (RETURN_METRIC, *run.eval_metrics)
     x = run.eval_step if is_evaluated else run.step
@@ -465,7 +467,7 @@ def _describe_fewest_finite(curve: Curve, name: str) -> str:
 
 
 def _find_finite_values(curve: Curve, name: str) -> np.ndarray:
-    """Return a mask of the finite members, or of the finite episodes of a single member."""
+    """Return a mask of finite values: over members, or over the episodes of a single member."""
     run = curve.run
     if name not in (RETURN_METRIC, *run.eval_metrics):
         return np.isfinite(training_metric(curve, name))
@@ -477,7 +479,7 @@ def _find_finite_values(curve: Curve, name: str) -> np.ndarray:
 
 
 def describe_adaptation(curves: list[Curve], shows_earlier: bool) -> str:
-    """Return the note of a chart of the episodes of trials.
+    """Return the note of the chart that shows the returns of successive episodes in a trial.
 
     Args:
         curves: Curves of the chart.
@@ -490,10 +492,10 @@ def describe_adaptation(curves: list[Curve], shows_earlier: bool) -> str:
 
 
 def earlier_evaluations(count: int) -> list[int]:
-    """Return the indices of the first and other evenly spaced evaluations before the last.
+    """Return indices of evenly spaced evaluations before the last, including the first.
 
     Args:
-        count: Number of evaluations.
+        count: Number of evaluations, including the last.
     """
     return sorted(
         {
@@ -504,7 +506,7 @@ def earlier_evaluations(count: int) -> list[int]:
 
 
 def should_use_log_scale(lines: list[np.ndarray]) -> bool:
-    """Return whether values are positive and span too wide a range for a linear axis."""
+    """Return whether the values are positive and their range is too wide for a linear axis."""
     values = np.concatenate([*lines, np.zeros(0)])
     values = values[np.isfinite(values)]
     return bool(

@@ -13,13 +13,13 @@ MAX_ARRAY_ELEMENTS = 32
 
 
 def episode_metrics(arrays: Mapping[str, np.ndarray], num_members: int) -> dict[str, np.ndarray]:
-    """Return the episode metrics in evaluations.npz by name, float `[K, P, N]`.
+    """Return the episode metrics in evaluations.npz, keyed by name, float `[K, P, N]` each.
 
-    Arrays per episode are split into one metric per element, named `<name>/0` and so on.
+    If a value of an episode is an array, each element is a separate metric (`<name>/0`, ...).
 
     Args:
-        arrays: Arrays of evaluations.npz.
-        num_members: Number of members.
+        arrays: Arrays of evaluations.npz with K evaluations of N episodes.
+        num_members: Number P of members.
     """
     length = arrays["length"]
     metrics: dict[str, np.ndarray] = {}
@@ -41,15 +41,15 @@ def episode_metrics(arrays: Mapping[str, np.ndarray], num_members: int) -> dict[
 def user_metrics(
     records: list[Record], steps: np.ndarray, num_members: int
 ) -> dict[str, np.ndarray]:
-    """Return the metrics of the user's `metrics` function by name, float `[K, P, 1]`.
+    """Return the metrics of the user's `metrics` function, keyed by name, float `[K, P, 1]` each.
 
     Missing values are NaN. A list with one number per member is split by member, and a single
-    number is repeated for all members. Other lists are left out.
+    number is repeated for all members. A metric with a list of any other length is omitted.
 
     Args:
         records: Lines of metrics.jsonl.
-        steps: Steps of the evaluations, `[K]`.
-        num_members: Number of members.
+        steps: Steps of the K evaluations, `[K]`.
+        num_members: Number P of members.
     """
     lines = {record["step"]: record for record in records if record.get("event") == "evaluation"}
     names = dict.fromkeys(name for line in lines.values() for name in user_metric_names(line))
@@ -66,7 +66,7 @@ def user_metrics(
 
 
 def finite_mean(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the mean of the finite values over an axis, or NaN if there are none."""
+    """Return the mean of the finite values over an axis, or NaN without finite values."""
     is_finite = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         return np.where(is_finite, values, 0.0).sum(axis=axis) / is_finite.sum(axis=axis)

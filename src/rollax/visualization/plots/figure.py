@@ -1,4 +1,4 @@
-"""Figures of runs: an overview, or selected metrics in the format of a paper."""
+"""Figures of runs: an overview, or selected metrics in print size for a paper."""
 
 import dataclasses
 import io
@@ -39,9 +39,9 @@ class DrawnFigure(NamedTuple):
 
     Attributes:
         figure: Matplotlib figure.
-        tables: Tables as CSV, by the ending that is added to the name of the figure's file. Empty
-            unless the options request them.
-        is_for_paper: Whether the figure has the format of a paper.
+        tables: CSV tables, keyed by the ending that is appended to the stem of the figure's file
+            name. Empty unless the option `csv` is set.
+        is_for_paper: Whether the figure has print size for a paper.
     """
 
     figure: "matplotlib.figure.Figure"
@@ -64,7 +64,7 @@ def write_figure(
         out: Output file ending in .png, .pdf or .svg. Defaults to a file in `figures/` of a single
             run, or to a new file in the current folder.
         figure: Content and layout. Defaults to an overview.
-        notify_fn: Function called with notes that belong in the caption.
+        notify_fn: Function that receives notes for the caption and warnings.
 
     Returns:
         Paths of the figure and of its tables.
@@ -85,17 +85,17 @@ def draw_figure(
     figure: FigureOptions | None = None,
     notify_fn: Callable[[str], object] = ignore_message,
 ) -> DrawnFigure:
-    """Draw runs without pyplot, which has global state.
+    """Draw learning curves of runs. The global state of pyplot is not used.
 
-    Runs that differ only in their seeds become one line with an interval over the seeds. Runs in
-    several environments get one panel per environment. The default figure is an overview of the
-    evaluation return and all logged metrics. The evaluation return is the mean over the episodes of
-    a single run or the interquartile mean over seeds, with its 95 % bootstrap interval.
+    Runs that differ only in their seeds are merged into one line with an interval over the seeds.
+    Each environment has a separate panel. The default figure is an overview of the evaluation
+    return and all logged metrics. The evaluation return is the mean over episodes for one seed, and
+    the interquartile mean over several seeds. Both have a 95 % bootstrap interval.
 
     Args:
         runs: Results of runs, run folders, folders that contain runs, or glob patterns.
         figure: Content and layout. Defaults to an overview.
-        notify_fn: Function called with notes that belong in the caption.
+        notify_fn: Function that receives notes for the caption and warnings.
 
     Returns:
         The figure and its tables.
@@ -140,7 +140,7 @@ def save_figure(drawn: DrawnFigure, target: Path) -> list[Path]:
 
 
 def check_options(figure: FigureOptions | None) -> FigureOptions:
-    """Return valid options, by default those of an overview.
+    """Validate figure options. None gives the default options, which draw an overview.
 
     Raises:
         UsageError: If the options are invalid.
@@ -153,7 +153,7 @@ def check_options(figure: FigureOptions | None) -> FigureOptions:
 
 
 def check_figure_path(path: Path) -> None:
-    """Raise UsageError if the suffix of a path is not that of a figure."""
+    """Raise UsageError if a path does not end in .png, .pdf or .svg."""
     if path.suffix.lower() not in FIGURE_SUFFIXES:
         raise UsageError(
             f"The output file must end in {', '.join(FIGURE_SUFFIXES[:-1])} or "
@@ -164,7 +164,7 @@ def check_figure_path(path: Path) -> None:
 def find_folders(
     runs: RunPath | Iterable[RunPath], notify_fn: Callable[[str], object] = ignore_message
 ) -> list[Path]:
-    """Return the folders of the runs to draw.
+    """Find the folders of the runs to draw (see `find_runs`).
 
     Raises:
         UsageError: If no run is found.
@@ -180,10 +180,10 @@ def read_runs(folders: list[Path], notify_fn: Callable[[str], object]) -> list[R
 
     Args:
         folders: Run folders.
-        notify_fn: Function called with a note for each skipped run.
+        notify_fn: Function that receives a note for each skipped run.
 
     Returns:
-        Curves of the runs. Runs with several types of agents have one entry per type.
+        Recorded curves, one entry per run. A run with several agent types has one entry per type.
 
     Raises:
         UsageError: If no run can be read.
@@ -205,7 +205,10 @@ def read_runs(folders: list[Path], notify_fn: Callable[[str], object]) -> list[R
 
 
 def _resolve_output_path(runs: list[Path], out: Path | str | None, name: str) -> Path:
-    """Return the chosen output path, the default path in a single run, or an unused path."""
+    """Return the path that the user chose, or a default path.
+
+    The default is a file in `figures/` of a single run, or a new file in the current folder.
+    """
     if out is not None:
         check_figure_path(Path(out))
         return Path(out)
@@ -215,11 +218,11 @@ def _resolve_output_path(runs: list[Path], out: Path | str | None, name: str) ->
 
 
 def unused_path(path: Path, endings: tuple[str, ...]) -> Path:
-    """Return an unused path, which has a number in its name if necessary.
+    """Return a path for new files. If files exist, a number is appended to the stem.
 
     Args:
         path: Preferred path.
-        endings: Endings in place of the suffix, one for each file that must not exist.
+        endings: Endings that are appended to the stem. No file with such a name exists.
     """
     stems = (path.stem if number == 1 else f"{path.stem}-{number}" for number in itertools.count(1))
     unused_stem = next(
@@ -233,7 +236,7 @@ def unused_path(path: Path, endings: tuple[str, ...]) -> Path:
 def _draw_curves(
     curves: list[Curve], options: FigureOptions, notify_fn: Callable[[str], object]
 ) -> DrawnFigure:
-    """Draw curves as an overview or in the format of a paper."""
+    """Draw curves as an overview, or in print size for a paper."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine

@@ -29,7 +29,7 @@ class FigureOptions:
 
     @property
     def is_for_paper(self) -> bool:
-        """Whether to draw selected metrics or aggregates in print size instead of the overview."""
+        """Whether the figure has print size and shows selected metrics or aggregates."""
         return bool(self.only or self.columns or self.aggregate)
 
     def check(self) -> None:

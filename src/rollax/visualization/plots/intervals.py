@@ -14,7 +14,7 @@ from rollax.training.evaluation.statistics import (
 
 
 class Estimate(NamedTuple):
-    """Point estimate with the ends of its interval."""
+    """Point estimate with the lower and upper end of its interval."""
 
     middle: float
     low: float
@@ -22,7 +22,7 @@ class Estimate(NamedTuple):
 
 
 class EstimatedCurve(NamedTuple):
-    """Point estimates with the ends of their intervals, `[K]` each."""
+    """Point estimates at K points with the ends of their intervals, `[K]` each."""
 
     middle: np.ndarray
     low: np.ndarray
@@ -30,7 +30,7 @@ class EstimatedCurve(NamedTuple):
 
 
 def format_estimate(estimate: Estimate) -> str:
-    """Format an estimate such as `482.1 [470.3, 491]`, without its interval if that is NaN."""
+    """Format an estimate as text such as `482.1 [470.3, 491]`. A NaN interval is omitted."""
     middle, low, high = map(format_number, estimate)
     return f"{middle} [{low}, {high}]" if math.isfinite(estimate.low) else middle
 
@@ -39,11 +39,12 @@ def estimate_with_interval(values: np.ndarray) -> Estimate:
     """Estimate the return of one evaluation with a 95 % bootstrap interval.
 
     Args:
-        values: Returns `[p, N]` of p members.
+        values: Returns of p members over N episodes, `[p, N]`.
 
     Returns:
-        For several members, the interquartile mean over their mean returns. For a single member,
-        the mean over its episodes. Non-finite values are left out. NaN if none remain.
+        For several members, the interquartile mean over the members' mean returns. For a single
+        member, the mean over episodes. Non-finite means or returns are excluded. NaN if no finite
+        value remains.
     """
     if values.shape[0] > 1:
         means = values.mean(axis=1)
@@ -61,7 +62,7 @@ def estimate_with_interval(values: np.ndarray) -> Estimate:
 
 
 def estimate_without_interval(values: np.ndarray) -> Estimate:
-    """Estimate like `estimate_with_interval`, with an interval of zero width."""
+    """Estimate as in `estimate_with_interval`. Both interval ends are equal to the estimate."""
     middle = estimate_with_interval(values).middle
     return Estimate(middle, middle, middle)
 
@@ -70,7 +71,7 @@ def iqm_with_quartiles(values: np.ndarray) -> Estimate:
     """Return the interquartile mean over members, with the first and third quartile.
 
     Args:
-        values: Values `[p, 1]` of one metrics line, with at least one finite value.
+        values: Values `[p, 1]` of p members in one metric line, with at least one finite value.
     """
     finite = values[np.isfinite(values)]
     low, high = np.percentile(finite, (25, 75))
@@ -84,9 +85,9 @@ def iqm_over_seeds(values: np.ndarray) -> EstimatedCurve:
         values: Values `[K, p]` of p seeds.
 
     Returns:
-        Mean, lower end and upper end, `[K]` each. All are NaN where a seed has no finite value,
-        because the mean over the other seeds would not be comparable. The ends are also NaN for a
-        single seed.
+        Mean, lower end and upper end, `[K]` each. All are NaN at points where the value of a seed
+        is not finite, because the mean over the remaining seeds would not be comparable. The ends
+        are also NaN for a single seed.
     """
     low, high = np.full((2, len(values)), math.nan)
     is_complete = np.isfinite(values).all(axis=1)
@@ -97,7 +98,7 @@ def iqm_over_seeds(values: np.ndarray) -> EstimatedCurve:
 
 
 def iqm_over_seeds_without_interval(values: np.ndarray) -> EstimatedCurve:
-    """Estimate like `iqm_over_seeds`, with NaN for both ends of the intervals."""
+    """Estimate as in `iqm_over_seeds`. Both interval ends are NaN."""
     middle = iqm_over_seeds(values).middle
     return EstimatedCurve(middle, np.full_like(middle, math.nan), np.full_like(middle, math.nan))
 
@@ -106,8 +107,8 @@ def moving_average(values: np.ndarray, window: int) -> np.ndarray:
     """Return a centered moving average that ignores NaN.
 
     Args:
-        values: Values `[K, ...]`.
-        window: Window length in rows. Windows are shorter near both ends.
+        values: Values at K points, `[K, ...]`.
+        window: Window length in points. Windows are shorter near both ends.
 
     Returns:
         Averages of the same shape, NaN where `values` is NaN.

@@ -11,7 +11,7 @@ from rollax.runtime.printing import escape_to_one_line
 LINE_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LineStyle = Literal["-", "--", ":", "-."]
 LINE_STYLES: tuple[LineStyle, ...] = ("-", "--", ":", "-.")
-# Fields of a line, such as settings, by name. Labels contain those that distinguish lines.
+# Fields of a line (environment, algorithm, settings), keyed by name. Labels consist of fields.
 LabelFields = dict[str, Any]
 SEED_FIELDS = ("seed", "seeds")  # included in labels only if nothing else distinguishes lines
 MAX_LABEL_FIELDS = 4
@@ -20,12 +20,13 @@ MAX_LABEL_FIELDS = 4
 def make_labels(fields: list[LabelFields], folders: list[Path]) -> list[str]:
     """Return a label for each line. Labels are distinct within each environment.
 
-    Labels contain the fields that differ between lines of one algorithm, and the algorithm or the
-    type of agents if these differ. If no field differs or too many do, labels contain the folder
-    name.
+    Labels contain the fields that differ between lines of one algorithm. They also contain the
+    algorithm and the agent type if these differ. If these fields do not distinguish all lines, or
+    there are too many, labels contain the folder name.
 
     Args:
-        fields: Fields of each line, the most informative first.
+        fields: Fields of each line (environment, algorithm, settings), keyed by name, in the order
+            of their appearance in labels.
         folders: Run folder of each line.
     """
     names = _select_label_fields(fields)
@@ -43,7 +44,7 @@ def make_labels(fields: list[LabelFields], folders: list[Path]) -> list[str]:
 
 
 def _select_label_fields(fields: list[LabelFields]) -> list[list[str]]:
-    """Return the names of the fields that distinguish each line from similar ones."""
+    """Return the names of the fields that distinguish each line from comparable lines."""
     common_names = {
         name
         for group in _group_by(fields, ("environment",))
@@ -69,7 +70,7 @@ def _group_by(fields: list[LabelFields], names: tuple[str, ...]) -> list[list[La
 
 
 def _folder_label(index: int, fields: list[LabelFields], folders: list[Path]) -> str:
-    """Return the folder name with the fields that distinguish the lines of this run."""
+    """Return the folder name of line `index`, with fields that distinguish lines of its run."""
     run_lines = [
         line for line, folder in zip(fields, folders, strict=True) if folder == folders[index]
     ]
@@ -94,7 +95,10 @@ def _format_field(name: str, value: object) -> str:
 
 
 def short_environment_names(environments: list[str]) -> dict[str, str]:
-    """Return environment names without their suite, if they remain distinct."""
+    """Return display names, keyed by environment id.
+
+    Names omit the suite if they are still distinct.
+    """
     names = {environment: environment.rpartition("/")[2] for environment in environments}
     return (
         names
@@ -104,7 +108,7 @@ def short_environment_names(environments: list[str]) -> dict[str, str]:
 
 
 def has_numeric_scale(fields: list[LabelFields]) -> bool:
-    """Return whether lines differ only in one number, so that their colors can form a scale."""
+    """Return whether more than two lines differ in one number only, so that colors form a scale."""
     names = _differing_fields(fields)
     return (
         len(names) == 1
@@ -114,7 +118,10 @@ def has_numeric_scale(fields: list[LabelFields]) -> bool:
 
 
 def make_colors(count: int, uses_scale: bool) -> list[str]:
-    """Return one color per line, from a color scale or from `LINE_COLORS` in turn."""
+    """Return `count` colors: from a color scale, or cycling through `LINE_COLORS`.
+
+    The color scale is also used if `LINE_COLORS` and `LINE_STYLES` have too few combinations.
+    """
     if uses_scale or count > len(LINE_COLORS) * len(LINE_STYLES):
         return sample_colormap(np.linspace(0.0, 0.88, count))
     return [LINE_COLORS[i % len(LINE_COLORS)] for i in range(count)]

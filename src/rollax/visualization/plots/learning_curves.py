@@ -1,4 +1,4 @@
-"""Learning curves: data of recorded runs, and the lines of figures drawn from them."""
+"""Learning curves: recorded metrics of runs, and their grouping into lines of figures."""
 
 import math
 from pathlib import Path
@@ -64,27 +64,28 @@ COUNTER_FIELDS = ("step", "updates", "wall_time", "episodes")
 
 
 class RunCurves(NamedTuple):
-    """Recorded curves of a run with K evaluations of N episodes, M metrics lines and P members.
+    """Recorded metrics of a run: K evaluations of N episodes, M metric lines and P members.
 
-    P is 1 without a population. For curves over wall time, the steps are times.
+    P is 1 for a single run. For curves over wall time, `eval_step` and `step` are times.
 
     Attributes:
         folder: Run folder.
-        spec: Settings of the run.
+        spec: Specification of the run.
         eval_step: Steps of the evaluations, int `[K]`.
         returns: Evaluation returns, float `[K, P, N]`.
         trials: Returns of the E episodes within each trial, float `[K, P, N, E]`. E is 0 if
             episodes are not trials.
-        step: Steps of the metrics lines, int `[M]`.
-        metrics: Training metrics, float `[M, P]`, or `[M, 1]` for metrics of the whole run.
-        agent_type: Type of agents that the curves describe, or an empty string.
+        step: Steps of the metric lines, int `[M]`.
+        metrics: Training metrics, keyed by name, float `[M, P]` each, or `[M, 1]` for a metric with
+            one value for all members.
+        agent_type: Agent type of the returns, or an empty string for a single type.
         is_closed_form: Whether each evaluation consists of identical one-step episodes.
         eval_time: Wall time of the evaluations in seconds, summed over all sessions, float `[K]`.
             NaN if unknown.
-        time: Wall time of the metrics lines in seconds, float `[M]`.
-        eval_metrics: Other evaluation metrics, float `[K, P, N]`, or `[K, P, 1]` for metrics of the
-            user's `metrics` function.
-        axis: Label of the step axis.
+        time: Wall time of the metric lines in seconds, float `[M]`.
+        eval_metrics: Evaluation metrics other than the return, keyed by name, float `[K, P, N]`
+            each, or `[K, P, 1]` for metrics of the user's `metrics` function.
+        axis: Label of the horizontal axis.
         founders: Number of distinct founders of an evolved population, or None if all members are
             independent.
         user_metrics: Names in `eval_metrics` that come from the user's `metrics` function.
@@ -113,7 +114,7 @@ class RunCurves(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One line of a figure: members of merged runs that differ only in their seeds.
+    """One line of a figure: members of a run that differ only in their seeds.
 
     Attributes:
         run: Run that contains the members.
@@ -136,13 +137,13 @@ class Curve(NamedTuple):
 
 
 def read_run(folder: Path | str) -> list[RunCurves]:
-    """Read the curves of a run.
+    """Read the recorded metrics of a run.
 
     Args:
         folder: Run folder.
 
     Returns:
-        One entry, or one entry per type of agents.
+        A list with one entry, or with one entry per agent type.
 
     Raises:
         UsageError: If the folder is not a run, has no recorded data, or has a damaged file.
@@ -193,7 +194,7 @@ def read_run(folder: Path | str) -> list[RunCurves]:
 
 
 def _read_training_metrics(lines: list[Record], num_members: int) -> dict[str, np.ndarray]:
-    """Return the training metrics by name, float `[M, P]` or `[M, 1]`."""
+    """Return the training metrics, keyed by name, float `[M, P]` or `[M, 1]` each."""
     names = dict.fromkeys(name for line in lines for name in line if name not in COUNTER_FIELDS)
     return {name: _metric_array([line.get(name) for line in lines], num_members) for name in names}
 
@@ -211,8 +212,8 @@ def _read_evaluation_times(records: list[Record], steps: np.ndarray) -> np.ndarr
 def _first_episode_length(metrics: dict[str, np.ndarray]) -> float:
     """Return the number of steps of the longest episode in the first evaluation.
 
-    Until every training environment has taken this many steps, only short episodes have ended.
-    Training returns are then biased, upward if episodes end with success and downward otherwise.
+    Until every training environment has taken this many steps, only short episodes have ended, so
+    training returns are biased: upward if episodes end with success, and downward otherwise.
     """
     length = metrics.get("length", np.zeros((0, 1, 1)))
     return float(length[0].max()) if len(length) else 0.0
@@ -221,9 +222,9 @@ def _first_episode_length(metrics: dict[str, np.ndarray]) -> float:
 def _select_agent_type(
     metrics: dict[str, np.ndarray], agent_type: str, all_types: list[str]
 ) -> dict[str, np.ndarray]:
-    """Return the metrics of an agent type, and metrics of all agents where it has none.
+    """Return the metrics of an agent type, and the metrics that are common to all agents.
 
-    The training return of all agents is left out, because it is not that of one type.
+    The training return averaged over all agents is omitted.
     """
     if not agent_type:
         return metrics
@@ -244,9 +245,9 @@ class _Evaluations(NamedTuple):
 
     Attributes:
         step: Steps, int `[K]`.
-        returns: Mean returns of each type of agents, `[K, P, N]`.
+        returns: Mean returns over the agents of a type, keyed by agent type, `[K, P, N]` each.
         trials: Returns of the episodes within each trial, `[K, P, N, E]`.
-        metrics: Other episode metrics, `[K, P, N]`.
+        metrics: Episode metrics other than the return, keyed by name, `[K, P, N]` each.
         has_identical_episodes: Whether all episodes of an evaluation are equal and one step long.
     """
 
@@ -300,7 +301,7 @@ def _parse_evaluations(arrays: dict[str, np.ndarray], num_members: int) -> _Eval
 
 
 def _metric_array(values: list[JsonValue], num_members: int) -> np.ndarray:
-    """Return a metric over all lines, `[M, P]` or `[M, 1]`, NaN where it is missing or invalid."""
+    """Return a metric in all lines, `[M, P]` or `[M, 1]`. Missing and invalid values are NaN."""
     width = num_members if any(isinstance(value, list) for value in values) else 1
     if not values:
         return np.zeros((0, width))
@@ -308,18 +309,18 @@ def _metric_array(values: list[JsonValue], num_members: int) -> np.ndarray:
 
 
 def _parse_numbers(value: JsonValue, width: int) -> np.ndarray:
-    """Return a list of numbers, or a repeated number, as an array `[width]`, NaN if invalid."""
+    """Convert a list of numbers, or one repeated number, to an array `[width]`. Invalid: NaN."""
     parts = value if isinstance(value, list) else [value] * width
     numbers = [float(part) if isinstance(part, int | float) else math.nan for part in parts]
     return np.array(numbers) if len(numbers) == width else np.full(width, math.nan)
 
 
 def make_curves(runs: list[RunCurves], names: tuple[str, ...] = ()) -> list[Curve]:
-    """Build the curves of all runs, with distinct labels and colors.
+    """Split each run into one curve per swept value, and assign labels, colors and line styles.
 
     Args:
-        runs: Curves of the runs.
-        names: Labels that replace the generated ones, in the order of the legend.
+        runs: Recorded metrics of the runs.
+        names: Labels in the order of the legend. If empty, labels are generated.
 
     Returns:
         One curve for each run and swept value, in the order of the runs.
@@ -357,7 +358,7 @@ def make_curves(runs: list[RunCurves], names: tuple[str, ...] = ()) -> list[Curv
 
 
 class _MemberGroup(NamedTuple):
-    """Members of a run with the same settings, and the fields that their label may contain."""
+    """Members of a run with the same settings, and the fields that the label may contain."""
 
     run: RunCurves
     members: np.ndarray
@@ -365,7 +366,7 @@ class _MemberGroup(NamedTuple):
 
 
 def _split_by_swept_value(run: RunCurves) -> list[_MemberGroup]:
-    """Group the members of a run by swept value."""
+    """Group the members of a run by swept settings."""
     settings = run.spec.swept_settings()
     members = np.arange(run.size).reshape(len(settings), -1)
     return [
@@ -375,7 +376,7 @@ def _split_by_swept_value(run: RunCurves) -> list[_MemberGroup]:
 
 
 def _label_fields(run: RunCurves, swept_settings: dict[str, float]) -> LabelFields:
-    """Return the fields that a label may contain, the most informative first."""
+    """Return the fields that a label may contain, in the order of their appearance in labels."""
     spec = run.spec
     network = {} if isinstance(spec.network, str) else vars(spec.network)
     options = {
@@ -409,7 +410,8 @@ def training_metric(curve: Curve, name: str) -> np.ndarray:
         name: Name of the metric.
 
     Returns:
-        Values `[M, p]`, or `[M, 1]` for metrics of the whole run. NaN if the run lacks the metric.
+        Values `[M, p]`, or `[M, 1]` for a metric with one value for all members. NaN if the run
+        lacks the metric.
     """
     values = curve.run.metrics.get(name, np.full((curve.run.step.size, 1), math.nan))
     return values if values.shape[1] == 1 else values[:, curve.members]
@@ -420,7 +422,8 @@ def metric_title(name: str, unit: str = "steps") -> str:
 
     Args:
         name: Name of the metric.
-        unit: Unit of training progress in the plural, which some titles contain.
+        unit: Unit of training progress in the plural ("steps" or "evaluations"), for titles such as
+            "steps per second".
     """
     if name == "episode_return":
         return "training return"
@@ -438,11 +441,11 @@ class MetricSeries(NamedTuple):
 
 
 def metric_series(curve: Curve, name: str) -> MetricSeries:
-    """Return the steps and values of a metric, with evaluations averaged over their episodes.
+    """Return the steps and values of a metric. Evaluation metrics are averaged over episodes.
 
-    Episodes with a non-finite value are left out, except in the return of several members. Episode
-    metrics of training keep their value until the next episode ends. Check with
-    `resolve_metric_names` first that a run has the metric.
+    Episodes with a non-finite value are excluded, except from the return of several members.
+    Episode metrics of training keep their value until the next episode ends. Call
+    `resolve_metric_names` first to check that a run has the metric.
 
     Args:
         curve: Curve to read.
@@ -462,13 +465,13 @@ def metric_series(curve: Curve, name: str) -> MetricSeries:
 
 
 def _forward_fill(values: np.ndarray) -> np.ndarray:
-    """Replace NaN in `[M, p]` by the previous value. Lines without an ended episode are NaN."""
+    """Replace NaN in `values` `[M, p]` by the previous finite value along the first axis."""
     indices = np.where(np.isfinite(values), np.arange(len(values))[:, None], 0)
     return np.take_along_axis(values, np.maximum.accumulate(indices, axis=0), axis=0)
 
 
 def metric_names(runs: list[RunCurves]) -> list[str]:
-    """Return the names of all metrics with values in any run, evaluation metrics first."""
+    """Return the names of all metrics that have values in a run, evaluation metrics first."""
     names = [RETURN_METRIC] if any(run.eval_step.size for run in runs) else []
     names += [name for run in runs for name in run.eval_metrics]
     titled = ["episode_return", *METRIC_TITLES]
@@ -478,14 +481,14 @@ def metric_names(runs: list[RunCurves]) -> list[str]:
 
 
 def resolve_metric_names(runs: list[RunCurves], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the full names of metrics. Entries of `info` may be given without the prefix "info/".
+    """Return the full names of metrics. `names` may omit the prefix "info/".
 
     Args:
-        runs: Curves of the runs.
+        runs: Recorded metrics of the runs.
         names: Names to resolve.
 
     Raises:
-        UsageError: If no run has the metric. The message lists the available ones.
+        UsageError: If no run has a metric with this name. The message lists the known metrics.
     """
     known_names = metric_names(runs)
     full_names = tuple(

@@ -24,11 +24,11 @@ CHART_DESCRIPTION = (
 
 
 class MemberSegment(NamedTuple):
-    """Interval of one member from a generation to the next, or to the last step.
+    """Line segment of one member, from one generation to the next or to the last step.
 
     Attributes:
-        steps: First and last step.
-        value: Value of the setting or the fitness.
+        steps: First and last step of the segment.
+        value: Value of the setting, or fitness, of the member.
         parent_value: Value of the parent if the member is a new copy, otherwise None.
         descendants: Indices of the final members that descend from the member.
     """
@@ -46,8 +46,8 @@ class LineageHistory(NamedTuple):
         step: Step of each generation, int `[G]`.
         fitness: Fitness of the members before the generation, float `[G, P]`. NaN if unknown.
         parent: Index of the parent of each member, int `[G, P]`.
-        settings: Values of each setting after the generation, float `[G, P]`.
-        fitness_name: Name of the fitness.
+        settings: Values after the generation, keyed by setting name, float `[G, P]` each.
+        fitness_name: Display name of the fitness metric.
     """
 
     step: np.ndarray
@@ -70,10 +70,10 @@ def parse_history(records: list[Record], ranges: dict[str, Range]) -> LineageHis
 
     Args:
         records: Parsed JSON lines.
-        ranges: Ranges of the evolved settings.
+        ranges: Range of each evolved setting, keyed by setting name.
 
     Returns:
-        The history, or None if lines are invalid or do not start at generation 0.
+        The history, or None if lines are invalid or the first line is not generation 0.
     """
     try:
         is_complete = bool(records) and records[0].get("generation") == 0
@@ -84,7 +84,7 @@ def parse_history(records: list[Record], ranges: dict[str, Range]) -> LineageHis
 
 
 def _is_consistent(history: LineageHistory) -> bool:
-    """Return whether all arrays have the same shape, and parents exist."""
+    """Return whether all arrays have the shape `[G, P]`, and all parent indices are valid."""
     parent = history.parent
     arrays = (history.fitness, *history.settings.values())
     if parent.ndim != 2 or any(array.shape != parent.shape for array in arrays):
@@ -93,7 +93,7 @@ def _is_consistent(history: LineageHistory) -> bool:
 
 
 def _parse_records(records: list[Record], ranges: dict[str, Range]) -> LineageHistory:
-    """Return the history. Invalid lines raise the exceptions that `parse_history` catches."""
+    """Convert lines to a history. Invalid lines raise an exception that `parse_history` catches."""
     size = len(next(iter(records[0]["settings"].values())))
     fitness = [
         [math.nan if value is None else value for value in record["fitness"] or [None] * size]
@@ -126,11 +126,11 @@ def trace_ancestors(parent: np.ndarray) -> np.ndarray:
 
 
 def best_member(history: LineageHistory, returns: np.ndarray) -> int:
-    """Return the index of the member with the best return, or else with the best fitness.
+    """Return the index of the member with the highest return, or fitness if returns are unknown.
 
     Args:
         history: History of the population.
-        returns: Returns of the last evaluation, `[P]`, higher is better. Empty if unknown.
+        returns: Returns of the last evaluation, `[P]`. Higher is better. Empty if unknown.
     """
     rows = (returns, *history.fitness[::-1])
     newest = next((row for row in rows if row.size and np.isfinite(row).any()), None)
@@ -138,7 +138,7 @@ def best_member(history: LineageHistory, returns: np.ndarray) -> int:
 
 
 def num_panel_rows(ranges: dict[str, Range]) -> int:
-    """Return the number of rows of panels, with one panel per setting and one for the fitness."""
+    """Return the number of panel rows. There is one panel per setting and one for the fitness."""
     return -(-(len(ranges) + 1) // MAX_COLUMNS)
 
 
@@ -150,15 +150,15 @@ def draw_lineage(
     best: int,
     format_axis: "Callable[[matplotlib.axes.Axes], None]",
 ) -> None:
-    """Draw panels of the settings and the fitness over steps.
+    """Draw one panel over steps for each setting, and one for the fitness.
 
-    Ancestors of the final members are colored by the founder they descend from, and the ancestors
-    of `best` are black. A thin line connects a parent with its copy.
+    Ancestors of the final members have one color per founder, and the ancestors of `best` are
+    black. A thin line connects a parent with its copy.
 
     Args:
         figure: Empty matplotlib figure or subfigure.
         history: History of the population.
-        ranges: Ranges of the evolved settings.
+        ranges: Range of each evolved setting, keyed by setting name.
         last_step: Last step of the chart.
         best: Index of the best final member.
         format_axis: Function that formats the axes of a panel.
@@ -208,7 +208,7 @@ def setting_segments(
 
 
 def fitness_segments(history: LineageHistory) -> list[MemberSegment]:
-    """Return the fitness of each member after each generation as segments of zero length."""
+    """Return a segment of zero length for the fitness of each member at generations 1 to G - 1."""
     ancestors = trace_ancestors(history.parent)
     # The fitness of generation k belongs to the members after generation k - 1.
     return [
@@ -224,7 +224,7 @@ def fitness_segments(history: LineageHistory) -> list[MemberSegment]:
 
 
 def ancestor_fitness(history: LineageHistory, best: int) -> np.ndarray:
-    """Return the fitness of a final member's ancestors after each generation, `[G - 1]`."""
+    """Return the fitness of the ancestors of final member `best` over generations, `[G - 1]`."""
     ancestors = trace_ancestors(history.parent)
     return np.array(
         [history.fitness[k, ancestors[k - 1, best]] for k in range(1, len(history.step))]
@@ -251,7 +251,7 @@ def _draw_setting(
 
 
 def _draw_fitness(axis: "matplotlib.axes.Axes", history: LineageHistory, best: int) -> None:
-    """Draw the fitness as points, because a slot may hold another member in each generation."""
+    """Draw the fitness as points, with a line for the ancestors of the best final member."""
     colors = founder_colors(history)
     for segment in fitness_segments(history):
         style = segment_style(segment.descendants, best, colors)
@@ -266,7 +266,7 @@ def segment_style(descendants: np.ndarray, best: int, colors: dict[int, str]) ->
     Args:
         descendants: Indices of the final members that descend from the member.
         best: Index of the best final member.
-        colors: Color of each final member.
+        colors: Color of each final member, keyed by its index.
     """
     if best in descendants:
         return {"color": BEST_COLOR, "linewidth": 1.8, "zorder": 4}
@@ -276,7 +276,7 @@ def segment_style(descendants: np.ndarray, best: int, colors: dict[int, str]) ->
 
 
 def founder_colors(history: LineageHistory) -> dict[int, str]:
-    """Return the color of each final member, equal for members with the same founder."""
+    """Return colors keyed by the index of the final member. Each founder has one color."""
     founders = trace_ancestors(history.parent)[0].tolist()
     distinct = list(dict.fromkeys(founders))
     colors = dict(zip(distinct, sample_colormap(np.linspace(0.1, 0.9, len(distinct))), strict=True))

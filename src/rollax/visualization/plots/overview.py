@@ -24,14 +24,14 @@ RETURNS_HEIGHT = 6.0  # inches
 
 
 def draw_overview(figure: "matplotlib.figure.Figure", curves: list[Curve]) -> list[str]:
-    """Draw the overview of runs with its legend.
+    """Draw the overview of runs with a legend.
 
     Args:
         figure: Empty matplotlib figure.
         curves: Curves to draw.
 
     Returns:
-        Notes on panels and values that are left out.
+        Caption notes on omitted panels and excluded values.
     """
     environments = list(dict.fromkeys(curve.run.spec.environment for curve in curves))
     if len(environments) > 1:
@@ -127,7 +127,10 @@ def _join_algorithm_names(curves: list[Curve]) -> str:
 def _draw_returns(
     figure: "matplotlib.figure.SubFigure", curves: list[Curve], is_wide: bool
 ) -> None:
-    """Draw the evaluation return above the secondary metric, or only the one with values."""
+    """Draw the evaluation return and, below it, the secondary metric.
+
+    A panel without values is omitted.
+    """
     metric = curve_estimates.secondary_metric(curves)
     has_metrics = any(has_metric(curve.run, metric) for curve in curves)
     has_evaluations = any(curve.run.eval_step.size for curve in curves) or not has_metrics
@@ -149,7 +152,7 @@ def _draw_returns(
 
 
 def _draw_note(axis: "matplotlib.axes.Axes", text: str, width: int) -> None:
-    """Draw a note above an axis, wrapped to a number of characters."""
+    """Draw a note above matplotlib axes, wrapped at `width` characters."""
     axis.set_title(textwrap.fill(text, width), fontsize=8, color=NOTE_COLOR, loc="left")
 
 
@@ -158,9 +161,9 @@ def _has_trials(curves: list[Curve]) -> bool:
 
 
 def _draw_adaptation(axis: "matplotlib.axes.Axes", curves: list[Curve], is_wide: bool) -> None:
-    """Draw the return of each episode of a trial at the last evaluation.
+    """Draw the returns of successive episodes within trials at the last evaluation.
 
-    A single curve also shows some earlier evaluations in lighter colors.
+    For a single curve in a wide figure, earlier evaluations are added in lighter colors.
     """
     shows_earlier = is_wide and len(curves) == 1
     for curve in curves:
@@ -184,7 +187,7 @@ def _draw_adaptation(axis: "matplotlib.axes.Axes", curves: list[Curve], is_wide:
 
 
 def _draw_trials(axis: "matplotlib.axes.Axes", curve: Curve, shows_earlier: bool) -> None:
-    """Draw the trials of a curve at the last evaluation, on top of some earlier ones."""
+    """Draw episode returns within trials at the last evaluation, and optionally at earlier ones."""
     trials = curve.run.trials[:, curve.members].transpose(0, 3, 1, 2)  # [K, E, p, N]
     if not trials.size:
         return
@@ -209,7 +212,7 @@ def _draw_trials(axis: "matplotlib.axes.Axes", curve: Curve, shows_earlier: bool
 
 
 def _lighten_color(color: str, share: float) -> str:
-    """Blend a color with white, because transparent lines would show the lines below them."""
+    """Return a blend of white and a color. `share` is the weight of the color, from 0 to 1."""
     from matplotlib.colors import to_hex, to_rgb
 
     red, green, blue = (1 - share * (1 - level) for level in to_rgb(color))
@@ -236,7 +239,7 @@ def _draw_line(
     marker: str = "",
     label: str | None = None,
 ) -> None:
-    """Draw a line with its band, or nothing without an estimate."""
+    """Draw the line and band of an estimate. Do nothing if it is None."""
     if estimate is None:
         return
     curve, x, low, high = estimate.curve, estimate.x, estimate.low, estimate.high
@@ -277,7 +280,7 @@ def _format_axis(axis: "matplotlib.axes.Axes", empty_text: str, num_ticks: int =
 def _format_small_axis(
     axis: "matplotlib.axes.Axes", empty_text: str = "", is_count: bool = False
 ) -> None:
-    """Format the axes of a small panel. Counts are written with a unit, such as 10k."""
+    """Format the axes of a small panel. If `is_count` is True, ticks are written like 10k."""
     _format_axis(axis, empty_text, num_ticks=4)
     if not axis.lines:
         return
@@ -290,7 +293,7 @@ def _format_small_axis(
 
 
 def draw_legend(figure: "matplotlib.figure.Figure", curves: list[Curve]) -> None:
-    """Draw one legend below all panels, unless there is only one label.
+    """Draw one legend below all panels if the curves have more than one label.
 
     Args:
         figure: Matplotlib figure.

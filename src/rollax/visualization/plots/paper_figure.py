@@ -1,4 +1,4 @@
-"""Figures for papers: one panel per selected metric in print size, with tables of the values."""
+"""Figures in print size: one panel per metric and environment, with tables of the values."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,7 +38,8 @@ class PaperFigure(NamedTuple):
     """Tables and notes of a figure.
 
     Attributes:
-        tables: Tables as CSV, by the ending that is added to the figure's name.
+        tables: CSV tables, keyed by the ending that is appended to the stem of the figure's file
+            name.
         notes: Notes for the caption.
     """
 
@@ -65,7 +66,7 @@ def draw_paper_figure(
         options: Content and layout.
 
     Returns:
-        Tables of the drawn values, and notes for the caption.
+        CSV tables of the drawn values, and notes for the caption.
     """
     lines, columns = estimate_lines(curves, options.only), options.columns or 2
     has_curves = bool(options.only or not options.aggregate)
@@ -155,7 +156,7 @@ def _panel_title(panel: _Panel) -> str:
 
 
 def draw_line(axis: "matplotlib.axes.Axes", line: PanelLine) -> None:
-    """Draw a line, and its band if it has an interval."""
+    """Draw a line and, if it has an interval, its band."""
     curve = line.curve
     axis.plot(
         line.x,
@@ -172,7 +173,7 @@ def draw_line(axis: "matplotlib.axes.Axes", line: PanelLine) -> None:
 
 
 def _describe_lines(lines: list[PanelLine], smooth: int) -> list[str]:
-    """Return notes on the lines and bands for the caption, and on lines without an interval."""
+    """Return caption notes that describe lines, bands and missing intervals."""
     numbers = sorted({line.values.shape[1] for line in lines if not line.curve.has_shared_founders})
     several = " or ".join(str(number) for number in numbers if number > 1)
     description = (
@@ -192,7 +193,7 @@ def _describe_lines(lines: list[PanelLine], smooth: int) -> list[str]:
 
 
 def _describe_omitted_points(curves: list[Curve], names: tuple[str, ...]) -> list[str]:
-    """Return notes on points that lack the value of a seed and on means without all episodes."""
+    """Return caption notes on omitted points (missing seeds) and on means without all episodes."""
     notes = list[str]()
     for name in names:
         for curve in (curve for curve in curves if len(curve.members) > 1):
@@ -208,7 +209,7 @@ def _describe_omitted_points(curves: list[Curve], names: tuple[str, ...]) -> lis
 
 
 def make_csv_tables(lines: list[PanelLine]) -> dict[str, bytes]:
-    """Return the values of all lines as CSV, by the ending that is added to the figure's name.
+    """Return the values of all lines as a CSV table, keyed by the file name ending "".
 
     Args:
         lines: Lines of the figure.

@@ -10,7 +10,7 @@ from rollax.visualization.plots.run_merging import select_points
 
 
 def use_wall_time(runs: list[RunCurves]) -> list[RunCurves]:
-    """Return the runs with wall time in place of steps, without points of unknown time.
+    """Return the runs with wall time in place of steps. Points of unknown time are dropped.
 
     All runs use the same unit: hours, minutes or seconds.
     """
@@ -42,7 +42,7 @@ def use_wall_time(runs: list[RunCurves]) -> list[RunCurves]:
 
 
 def thin_run(run: RunCurves, max_lines: int) -> RunCurves:
-    """Return a run with at most `max_lines` metrics lines, evenly spaced from first to last."""
+    """Return a run with at most `max_lines` metric lines, evenly spaced from first to last."""
     if run.step.size <= max_lines:
         return run
     lines = np.linspace(0, run.step.size - 1, max_lines).round().astype(int)
@@ -54,7 +54,7 @@ def thin_run(run: RunCurves, max_lines: int) -> RunCurves:
 
 
 def smooth_run(run: RunCurves, window: int) -> RunCurves:
-    """Return a run whose values are averaged over `window` neighboring points."""
+    """Return a run with each value averaged over `window` neighboring points."""
     return run._replace(
         returns=moving_average(run.returns, window),
         metrics={name: moving_average(x, window) for name, x in run.metrics.items()},

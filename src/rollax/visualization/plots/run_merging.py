@@ -1,4 +1,4 @@
-"""Merging of runs that differ only in their seeds, at the steps that they have in common."""
+"""Merging of runs that differ only in their seeds, at the steps common to all of them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,11 +15,12 @@ def merge_runs(
     """Merge runs that differ only in their seeds into one run with all members.
 
     Args:
-        runs: Curves of the runs.
-        notify_fn: Function called with a note for each run with steps that other runs lack.
+        runs: Recorded metrics of the runs.
+        notify_fn: Function that receives a note for each run with steps that are dropped because
+            other runs of its group do not have them.
 
     Returns:
-        The merged runs in the order of their first members.
+        The merged runs. A merged run has the position of its first run in `runs`.
     """
     return [merge_group(group, notify_fn) for group in group_runs(runs)]
 
@@ -27,14 +28,14 @@ def merge_runs(
 def group_runs(runs: list[RunCurves]) -> list[list[RunCurves]]:
     """Group runs that differ only in their seeds.
 
-    Runs with a common seed are not grouped, because they usually compare versions of a program.
+    Runs with the same seed are not grouped, because they usually compare versions of a program.
     Evolved populations are not grouped either, because their members depend on each other.
 
     Args:
-        runs: Curves of the runs.
+        runs: Recorded metrics of the runs.
 
     Returns:
-        The groups in the order of their first members.
+        The groups. A group has the position of its first run in `runs`.
     """
     experiments: dict[str, list[RunCurves]] = {}
     for index, run in enumerate(runs):
@@ -59,7 +60,7 @@ def _has_common_seed(runs: list[RunCurves]) -> bool:
 
 
 def experiment_settings(run: RunCurves) -> dict[str, Any]:
-    """Return the settings that all runs of one experiment share."""
+    """Return the settings that are equal in runs that differ only in their seeds."""
     spec = run.spec
     return {
         "algorithm": spec.algorithm,
@@ -82,7 +83,8 @@ def merge_group(
 
     Args:
         group: Runs that differ only in their seeds.
-        notify_fn: Function called with a note for each run with steps that other runs lack.
+        notify_fn: Function that receives a note for each run with steps that are dropped because
+            other runs of the group do not have them.
 
     Returns:
         One run with all members, ordered by swept value and then by seed.
@@ -138,7 +140,7 @@ def _report_omitted_steps(
 
 
 def _order_by_swept_value(group: list[RunCurves]) -> list[int]:
-    """Return an order of the joined members that groups members with the same settings."""
+    """Return the order of the joined members: by index of the swept setting, then by run."""
     setting_indices = [
         index // run.spec.options.seeds for run in group for index in range(run.size)
     ]
@@ -146,7 +148,7 @@ def _order_by_swept_value(group: list[RunCurves]) -> list[int]:
 
 
 class CommonSteps(NamedTuple):
-    """Steps that several arrays have in common, and their indices in each array."""
+    """Steps that all arrays have in common, and the indices of these steps in each array."""
 
     steps: np.ndarray
     indices: list[np.ndarray]
@@ -162,17 +164,17 @@ def _find_common_steps(arrays: list[np.ndarray]) -> CommonSteps:
 def select_points(
     run: RunCurves, evaluations: np.ndarray, lines: np.ndarray, keeps_episodes: bool
 ) -> RunCurves:
-    """Select evaluations and metrics lines of a run, and expand all metrics to all members.
+    """Select evaluations and metric lines of a run, and repeat shared metrics for all members.
 
     Args:
-        run: Curves of the run.
+        run: Recorded metrics of the run.
         evaluations: Indices of the evaluations.
-        lines: Indices of the metrics lines, `[m]`.
+        lines: Indices of the metric lines, `[m]`.
         keeps_episodes: Whether to keep single episodes. False averages over episodes, so that runs
             with different numbers of episodes can be merged.
 
     Returns:
-        Curves at the selected points.
+        Recorded metrics at the selected points.
     """
 
     def select_episodes(values: np.ndarray) -> np.ndarray:

@@ -49,7 +49,7 @@ PAPER_STYLE: Any = STYLE | {
 
 
 def format_count(value: float) -> str:
-    """Format a count with a unit: 0, 500, 10k, 1.5M, 2B."""
+    """Format a count with the suffix k, M or B, for example 500, 10k, 1.5M or 2B."""
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.6g}{unit}"
@@ -57,7 +57,7 @@ def format_count(value: float) -> str:
 
 
 def escape_mathtext(text: str) -> str:
-    """Escape dollar signs, which matplotlib would parse as the start of a formula."""
+    """Escape dollar signs in a label. Matplotlib would parse them as the start of a formula."""
     return text.replace("$", r"\$")
 
 

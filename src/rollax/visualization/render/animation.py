@@ -1,4 +1,4 @@
-"""Encoding of pictures as GIF, and as MP4 with ffmpeg."""
+"""Encoding of animations as GIF, and as MP4 with ffmpeg."""
 
 import io
 import subprocess
@@ -46,9 +46,10 @@ def frame_durations(environment: Any, recorded: list[RecordedEpisode], fps: floa
 
 
 def pad_to_same_size(pictures: list[Image.Image]) -> list[Image.Image]:
-    """Return all pictures padded to the largest width and height, rounded up to even numbers.
+    """Return all images padded to the largest width and height, rounded up to even numbers.
 
-    Sizes differ because the number of notes differs between episodes. Videos require even sides.
+    Image sizes differ if episodes have different numbers of notes. Videos require an even width and
+    height.
     """
     width, height = max(image.width for image in pictures), max(image.height for image in pictures)
     size = width + width % 2, height + height % 2
@@ -69,9 +70,9 @@ def encode_animation(
 
     Args:
         suffix: `".gif"` or `".mp4"`.
-        pictures: Frames.
+        pictures: Images of the frames.
         durations: Duration of each frame in milliseconds.
-        fps: Frames per second of a video.
+        fps: Frames per second of an MP4. A GIF uses only `durations`.
         colors: Colors that the palette of a GIF must contain.
 
     Returns:
@@ -91,10 +92,10 @@ def encode_animation(
 def encode_gif(
     pictures: list[Image.Image], durations: Sequence[float], colors: Sequence[scenes.Color] = ()
 ) -> bytes:
-    """Encode an endless GIF. All frames share one palette, which avoids flicker.
+    """Encode a GIF that repeats endlessly. All frames share one palette, which avoids flicker.
 
     Args:
-        pictures: Frames of equal width.
+        pictures: Images of the frames, with equal width.
         durations: Duration of each frame in milliseconds.
         colors: Colors that the palette must contain.
 
@@ -173,7 +174,7 @@ def encode_mp4(pictures: list[Image.Image], durations: Sequence[float], fps: flo
     """Encode an H.264 video that browsers can play. Frames are repeated to match their durations.
 
     Args:
-        pictures: Frames of equal size with even sides.
+        pictures: Images of the frames, with equal and even width and height.
         durations: Duration of each frame in milliseconds.
         fps: Frames per second.
 
@@ -218,7 +219,7 @@ def _make_ffmpeg_command(path: Path, size: tuple[int, int], fps: float) -> list[
 def _write_frames(
     process: subprocess.Popen[bytes], pictures: list[Image.Image], counts: list[int]
 ) -> None:
-    """Write pictures to ffmpeg, each as many times as its entry in `counts`."""
+    """Write images to the standard input of ffmpeg. `counts` has the repetitions of each image."""
     assert process.stdin is not None
     try:
         for image, count in zip(pictures, counts, strict=True):

@@ -6,14 +6,14 @@ from rollax.visualization.report import html_page
 
 
 def build_bodies_page(name: str, data: Record) -> str:
-    """Build a page that animates an episode and lets the reader rotate, zoom and pause.
+    """Build an HTML page that animates an episode, with controls to rotate, zoom and pause.
 
     Args:
         name: Name of the environment.
         data: Data of the page (`rollax.canvas.bodies.page_data`).
 
     Returns:
-        The HTML page, which loads no other files.
+        The HTML source. The page loads no other files.
     """
     name = html_page.escape_html(name)
     speeds = "".join(

@@ -1,4 +1,4 @@
-"""Captions of rendered frames: a header, the drawing, a legend and notes, without overlaps."""
+"""Composition of rendered frames: header, drawing, legend and notes."""
 
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ class AgentRow(NamedTuple):
         name: Name of the agent or type.
         action: Description of the action.
         reward: Formatted reward of the step.
-        total: Formatted return so far.
+        total: Formatted return since the start of the episode.
     """
 
     name: str
@@ -43,14 +43,14 @@ class Caption(NamedTuple):
     """Text around the drawing of a frame.
 
     Attributes:
-        step_text: Step, and how the episode ended.
-        action: Description of the action.
-        reward_text: Reward and return so far.
-        trial_text: Episode within the trial, or an empty string.
-        stride_text: Note that steps are skipped, or an empty string.
+        step_text: Step and, in the last frame, how the episode ended.
+        action: Description of the action. Empty for several agents.
+        reward_text: Reward of the step and return since the start of the episode.
+        trial_text: Position of the episode within the trial. Empty without trials.
+        stride_text: Note that steps are skipped. Empty if every step is shown.
         notes: Lines below the drawing.
-        agents: One row per agent or agent type, empty without an agent axis.
-        title: Title of the whole episode, or an empty string.
+        agents: One row per agent or agent type. Empty for an environment without an agent axis.
+        title: Title above every frame of the episode, or an empty string.
         is_end: Whether this is the last frame of an episode.
     """
 
@@ -68,14 +68,14 @@ class Caption(NamedTuple):
 def make_caption(
     environment: Any, drawing: Drawing, recorded: RecordedEpisode, frame: Frame, title: str = ""
 ) -> Caption:
-    """Return the caption of a frame: step, action, reward, return so far, and the drawing's notes.
+    """Return the caption of a frame: step, action, reward, return, and notes of the drawing.
 
     Args:
         environment: Environment including its wrappers.
         drawing: Drawing of the environment.
         recorded: Episode that contains the frame.
         frame: Frame to describe.
-        title: Title of the whole episode.
+        title: Title above every frame of the episode, or an empty string.
     """
     trial_position = trial_episode(environment, frame.state)
     lines = agent_rows(environment, drawing, frame)
@@ -113,7 +113,7 @@ def make_caption(
 
 
 def agent_rows(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentRow]:
-    """Return one row per agent, or the means of each type if there are more than `MAX_AGENTS`.
+    """Return one row per agent, or one row of means per agent type for more than `MAX_AGENTS`.
 
     Args:
         environment: Environment including its wrappers.
@@ -121,7 +121,7 @@ def agent_rows(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentRo
         frame: Frame to describe.
 
     Returns:
-        The rows, empty without an agent axis.
+        The rows. Empty for an environment without an agent axis.
     """
     if environment.num_agents is None:
         return []
@@ -160,7 +160,7 @@ def agent_rows(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentRo
 
 
 def describe_action(environment: Any, drawing: Drawing, agent: int, action: np.ndarray) -> str:
-    """Return a description of the action of one agent."""
+    """Return text that describes the action of one agent."""
     if drawing.describe_action_fn is not None:
         return drawing.describe_action_fn(environment, agent, action)
     return _format_action(environment.action_space, drawing.action_names, action)
@@ -175,10 +175,10 @@ def compose_frames(
         environment: Environment including its wrappers.
         drawing: Drawing of the environment.
         recorded: Recorded episode.
-        title: Title above every frame.
+        title: Title above every frame, or an empty string.
 
     Returns:
-        One picture per frame.
+        One image per frame.
     """
     first, frames = recorded.frames[0], recorded.frames
     legend = [] if drawing.legend is None else drawing.legend(environment, first.state, first.obs)
@@ -193,7 +193,7 @@ def compose_frames(
 
 
 class RowText(NamedTuple):
-    """Text at one end of a row."""
+    """Text at the left or right end of a header row, with color and font size."""
 
     text: str
     color: scenes.Color
@@ -201,7 +201,7 @@ class RowText(NamedTuple):
 
 
 class PlacedEntry(NamedTuple):
-    """Entry of the legend with its row and its left edge in pixels."""
+    """Legend entry with its row index and its left edge in pixels."""
 
     row: int
     left: float
@@ -209,7 +209,7 @@ class PlacedEntry(NamedTuple):
 
 
 class FrameLayout(NamedTuple):
-    """Sizes of the parts of a frame in pixels, and the content below the drawing.
+    """Sizes of header, legend and footer of a frame in pixels, and the content below the drawing.
 
     Attributes:
         width: Width of the frame.
@@ -231,7 +231,7 @@ class FrameLayout(NamedTuple):
 def compose_frame(
     name: str, scene: Image.Image, caption: Caption, legend: list[LegendEntry]
 ) -> Image.Image:
-    """Draw a frame with its header above and its legend and notes below.
+    """Compose a frame: header above the drawing, legend and notes below it.
 
     Args:
         name: Name of the environment.
@@ -240,7 +240,7 @@ def compose_frame(
         legend: Entries of the legend.
 
     Returns:
-        Picture of the frame.
+        Image of the frame.
     """
     layout = _lay_out_frame(max(scene.width, scenes.BOARD_SIZE), caption, legend)
     height = layout.header_height + scene.height + layout.footer_height
@@ -352,7 +352,7 @@ def _draw_agent_table(
 
 
 def _place_legend(legend: list[LegendEntry], width: int) -> list[PlacedEntry]:
-    """Return the legend entries with their rows and left edges, wrapped to the width."""
+    """Assign each legend entry a row and a left edge, so that rows fit into `width` pixels."""
     placed, row, left_edge = [], 0, float(MARGIN)
     for entry in legend:
         max_width = width - 2 * MARGIN - ROW_HEIGHT
@@ -379,7 +379,7 @@ def _draw_legend_entry(
 
 
 def _wrap_text(text: str, max_width: float) -> list[str]:
-    """Return text split into lines that fit the width."""
+    """Split text into lines of at most `max_width` pixels."""
     lines, style = [""], load_font(11)
     for word in text.split():
         extended = f"{lines[-1]} {word}".strip()
@@ -401,7 +401,7 @@ def _format_action(space: Any, names: tuple[str, ...], action: np.ndarray) -> st
 
 
 def _format_number(value: Any) -> str:
-    """Format a number with two decimals, or with few digits if it is very small or large."""
+    """Format a number with two decimals, or two or three significant digits if small or large."""
     value = float(value)
     if abs(value) >= 1e6:
         return f"{value:.3g}"

@@ -1,7 +1,7 @@
-"""Lookup of environment drawings, which are provided by suites and users.
+"""Lookup of environment drawings, which suites and users provide.
 
 A drawing is looked up by the name of the environment, and then by the name of the innermost
-environment within its wrappers. Environments without a drawing are drawn from their observations.
+environment inside its wrappers. Environments without a drawing are drawn from their observations.
 To add a drawing for custom environments, set
 `DRAWINGS["mine/Maze-*"] = Drawing(function, frames_per_second)`.
 """
@@ -28,7 +28,7 @@ DRAWINGS: dict[str, Drawing] = {}
 
 
 def list_drawings() -> dict[str, Drawing]:
-    """Return all drawings by pattern of environment names, in order of precedence."""
+    """Return all drawings, keyed by glob pattern of environment names, in order of precedence."""
     drawings = dict(DRAWINGS)
     for suite in SUITES:
         drawings |= _load_suite_drawings(suite)
@@ -36,7 +36,7 @@ def list_drawings() -> dict[str, Drawing]:
 
 
 def _load_suite_drawings(suite: str) -> dict[str, Drawing]:
-    """Return the drawings of a suite by pattern of ids, without importing the suite."""
+    """Return the drawings of a suite, keyed by glob pattern of ids, without importing the suite."""
     module = SUITES[suite].drawing if suite in SUITES else None
     drawings = {} if module is None else importlib.import_module(module).DRAWINGS
     return {f"{suite}/{pattern}": drawing for pattern, drawing in drawings.items()}
@@ -45,15 +45,15 @@ def _load_suite_drawings(suite: str) -> dict[str, Drawing]:
 def find_drawing(environment: Any) -> Drawing:
     """Return the drawing of an environment.
 
-    The drawing is looked up by the name of the environment and then by that of the innermost
-    environment. Host environments draw themselves. Others are drawn from their observations if no
-    drawing is found.
+    The drawing is looked up by the name of the environment and then by the name of the innermost
+    environment. Host environments draw themselves. A compiled environment without a drawing is
+    drawn from its observations.
 
     Args:
         environment: Environment including its wrappers.
 
     Returns:
-        Drawing whose functions take the environment, states and observations including wrappers.
+        The drawing. Its functions take the environment, states and observations with wrappers.
     """
     if is_on_host(environment):
         return Drawing(host_episodes.draw_host_frame, capabilities(environment).fps)
@@ -65,7 +65,7 @@ def find_drawing(environment: Any) -> Drawing:
 
 
 def _find_named_drawing(name: str) -> Drawing | None:
-    """Return the drawing for the name of an environment, or None if there is none."""
+    """Return the drawing for an environment name, or None if no pattern matches."""
     drawings = DRAWINGS | _load_suite_drawings(name.partition("/")[0])
     return next(
         (drawing for pattern, drawing in drawings.items() if fnmatch.fnmatchcase(name, pattern)),
@@ -74,7 +74,7 @@ def _find_named_drawing(name: str) -> Drawing | None:
 
 
 def _adapt_to_wrappers(drawing: Drawing) -> Drawing:
-    """Return the drawing with functions that take the environment including its wrappers."""
+    """Return the drawing with its functions adapted to the environment including its wrappers."""
     state_fns = {name: getattr(drawing, name) for name in ("draw", "text", "notes", "legend")}
     states_fns = {name: getattr(drawing, name) for name in ("cameras", "page_data_fn")}
     return drawing._replace(
@@ -88,7 +88,7 @@ def _adapt_to_wrappers(drawing: Drawing) -> Drawing:
 def draw_episode(
     drawing: Drawing, environment: Any, states: list[State], observations: list[Observation]
 ) -> list[Image.Image]:
-    """Draw the states of an episode, with consistent cameras.
+    """Draw the states of an episode, with the cameras that the drawing chooses for the episode.
 
     Args:
         drawing: Drawing of the environment, from `find_drawing`.
@@ -97,7 +97,7 @@ def draw_episode(
         observations: Observations of the same steps.
 
     Returns:
-        One picture per state.
+        One image per state.
     """
     steps = zip(states, observations, strict=True)
     if drawing.cameras is None:
@@ -110,21 +110,21 @@ def draw_episode(
 
 
 def _adapt_state_fn(function: Callable[..., T]) -> Callable[..., T]:
-    """Adapt a function of the innermost environment to the environment including its wrappers."""
+    """Adapt a function `(environment, state, obs)` to the environment including its wrappers."""
     return lambda environment, state, obs, *camera: function(
         *unwrap(environment, state, obs), *camera
     )
 
 
 def _adapt_agent_fn(function: Callable[..., T]) -> Callable[..., T]:
-    """Adapt a function of an agent and its action, like `_adapt_state_fn`."""
+    """Adapt a function `(environment, agent, action)` to the environment including its wrappers."""
     return lambda environment, agent, action: function(
         innermost_environment(environment), agent, action
     )
 
 
 def _adapt_states_fn(function: Callable[..., T]) -> Callable[..., T]:
-    """Adapt a function of the states of an episode, like `_adapt_state_fn`."""
+    """Adapt a function `(environment, states, ...)` to the environment including its wrappers."""
 
     def draw_states(environment: Any, states: list[State], *arguments: Any) -> T:
         return function(

@@ -10,11 +10,11 @@ class Frame(NamedTuple):
 
     Attributes:
         step: Number of steps since the start of the episode.
-        state: State to render (`state_to_render`), or the picture of a host environment.
+        state: State to render (`state_to_render`), or the image that a host environment rendered.
         obs: Observation of the state.
         action: Action that led to the state, or None at the start.
-        reward: Reward of the step, float `[]` or `[A]`.
-        total: Return so far, float `[]` or `[A]`.
+        reward: Reward of the step, float `[]`, or `[A]` for A agents.
+        total: Return since the start of the episode, float `[]` or `[A]`.
         end: "terminated", "truncated", or an empty string if the episode continues.
     """
 
@@ -28,7 +28,7 @@ class Frame(NamedTuple):
 
 
 class RecordedEpisode(NamedTuple):
-    """Frames of one episode: every `stride`-th step and the last."""
+    """Frames of one episode: every `stride`-th step and the last step."""
 
     frames: list[Frame]
     stride: int
@@ -39,16 +39,16 @@ def thin_frames(
 ) -> tuple[list[Frame], int]:
     """Append new frames, then double the stride until fewer than `max_frames` frames remain.
 
-    Thinning during the episode bounds the memory of long episodes with large states.
+    Thinning during the episode limits the memory for long episodes with large states.
 
     Args:
-        frames: Frames kept so far.
-        new_frames: Frames to append.
-        stride: Current stride.
-        max_frames: Upper limit of the number of frames, exclusive.
+        frames: Frames of every `stride`-th step until now.
+        new_frames: Frames of the next steps.
+        stride: Current stride in steps.
+        max_frames: Number of frames that must not be reached.
 
     Returns:
-        Frames of every `stride`-th step, and the new stride.
+        Frames of every `stride`-th step with the new stride, and the new stride.
     """
     frames = frames + [frame for frame in new_frames if frame.step % stride == 0]
     while len(frames) >= max_frames:

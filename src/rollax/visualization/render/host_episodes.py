@@ -27,11 +27,11 @@ MIN_HEIGHT = 160  # pixels. Smaller pictures are enlarged.
 
 
 def draw_host_frame(environment: Any, state: np.ndarray, obs: Observation) -> Image.Image:
-    """Return the picture that the environment rendered, enlarged if it is small.
+    """Return the image that the environment rendered, enlarged to a height of `MIN_HEIGHT` or more.
 
     Args:
         environment: Host environment (unused).
-        state: Picture `[H, W, 3]` or `[H, W, 4]`.
+        state: Rendered image, `[H, W, 3]` or `[H, W, 4]`.
         obs: Observation (unused).
     """
     drawn = Image.fromarray(np.asarray(state, np.uint8)).convert("RGB")
@@ -71,7 +71,7 @@ def record_host_episodes(
 
 
 def _make_simulator(environment: Any) -> Simulator:
-    """Make a simulator that renders, or raise UsageError if the environment cannot render."""
+    """Create a simulator that renders frames. Raise UsageError if the environment cannot render."""
     try:
         return environment.make_simulator(shows_frames=True)
     except UsageError as error:
@@ -133,10 +133,10 @@ def _record_episode(
 def _call_and_check(
     policy: Policy, method: str, function: Callable[[], tuple[Any, ...]]
 ) -> tuple[Any, ...]:
-    """Call the simulator under the same checks as in training, and return its result.
+    """Call the simulator with the checks that training uses, and return its result.
 
-    The first entry of the result is an observation. Raises SimulatorError if the call fails or
-    times out, or if the observation has another shape or is not finite.
+    The first entry of the result is an observation. Raise SimulatorError if the call fails or times
+    out, or if the observation is not finite or does not match the observation space.
     """
     name = f"the simulator of {policy.environment.name}"
     with enforce_timeout(policy.spec.options.env_timeout, lambda: name):

@@ -25,7 +25,7 @@ STEPS_PER_CALL = 64  # environment steps per compiled call
 
 
 def episode_keys(seed: int, episodes: int) -> jax.Array:
-    """Return a random key for each episode, distinct from the keys of a run with this seed.
+    """Return one random key per episode. The keys differ from those of a run with this seed.
 
     Args:
         seed: Seed from 0 to 2^32 - 1.
@@ -45,7 +45,7 @@ def record_episodes(
     """Record several episodes of each policy from the same initial states.
 
     Args:
-        policies: Policies of one run, which share one compiled program.
+        policies: Policies of one run. They share one compiled program.
         seed: Seed of the episodes.
         episodes: Number of episodes per policy.
         greedy: Whether the policies take their most likely action instead of sampling.
@@ -75,16 +75,17 @@ def record_episodes(
 def make_episode_runner(
     policy: Policy, greedy: bool
 ) -> Callable[[Any, RunningEpisodes, jax.Array], tuple[RunningEpisodes, Any]]:
-    """Build a compiled function that plays a chunk of n steps.
+    """Return a jitted function that plays a chunk of n steps of an episode.
 
     Args:
         policy: Policy that defines the algorithm and the environment.
         greedy: Whether the policy takes its most likely action instead of sampling.
 
     Returns:
-        A function `(algorithm state, episodes, keys [n]) -> (episodes, steps [n, ...])`. Each step
-        contains the state to show, the episodes after the step, the action, the reward, and whether
-        the episode was still running before the step.
+        A function `(algorithm state, episodes, keys [n]) -> (episodes, steps [n, ...])`. `episodes`
+        is the `RunningEpisodes` of one stream. `steps` is a tuple of the states to render, the
+        episodes after each step, the actions, the rewards, and whether the episode was still
+        running before each step.
     """
     environment = policy.environment
 
@@ -114,7 +115,7 @@ def make_episode_runner(
 
 
 def make_episode_initializer(policy: Policy) -> Callable[[jax.Array, Any], RunningEpisodes]:
-    """Build a compiled function `(key, memory) -> episodes` that starts an episode."""
+    """Return a jitted function `(key, recurrent state) -> episodes` that starts an episode."""
     return jax.jit(lambda key, memory: init_episodes(policy.environment, key[None], memory))
 
 
@@ -128,7 +129,7 @@ def init_episode(
     Args:
         policy: Policy that plays the episode.
         key: Random key of the initial state.
-        begin: Compiled function from `make_episode_initializer`. None builds it.
+        begin: Jitted function from `make_episode_initializer`. None creates it.
     """
     memory = jax.tree.map(lambda x: jnp.asarray(x)[None], policy.initial_carry())
     return (begin or make_episode_initializer(policy))(key, memory)
@@ -145,13 +146,13 @@ def record_episode(
 
     Args:
         policy: Policy that plays the episode.
-        run: Compiled function from `make_episode_runner`.
+        run: Jitted function from `make_episode_runner`.
         key: Random key of the episode.
         max_frames: Maximum number of frames.
-        begin: Compiled function from `make_episode_initializer`. None builds it.
+        begin: Jitted function from `make_episode_initializer`. None creates it.
 
     Returns:
-        Recorded episode, which always contains the last frame.
+        The recorded episode. Its last frame is the last step of the episode.
     """
     reset_key, run_key = jax.random.split(key)
     return record_from_start(
@@ -166,17 +167,17 @@ def record_from_start(
     run_key: jax.Array,
     max_frames: int,
 ) -> RecordedEpisode:
-    """Record one episode from a given start, like `record_episode`.
+    """Record one episode from a given initial state (see `record_episode`).
 
     Args:
         policy: Policy that plays the episode.
-        run: Compiled function from `make_episode_runner`.
-        running: Episode at its start.
+        run: Jitted function from `make_episode_runner`.
+        running: Episode in its initial state, from `init_episode`.
         run_key: Random key of the steps.
         max_frames: Maximum number of frames.
 
     Returns:
-        Recorded episode, which always contains the last frame.
+        The recorded episode. Its last frame is the last step of the episode.
     """
     limit = max_eval_steps(policy.environment, policy.spec)
     zero = np.zeros(() if policy.environment.num_agents is None else policy.environment.num_agents)
@@ -199,7 +200,7 @@ def record_from_start(
 def _chunk_frames(steps: PyTree, first: int, limit: int, total: np.ndarray) -> list[Frame]:
     """Return the frames of one chunk up to the end of the episode.
 
-    `first` is the number of steps before the chunk and `total` the return before it.
+    `first` is the number of steps before the chunk, and `total` is the return before the chunk.
     """
     shown_states, running, action, reward, alive = steps
     count = min(int(np.sum(alive)), limit - first)

@@ -82,25 +82,26 @@ def render(
         seed: Seed of the episodes.
         episodes: Number of episodes per checkpoint.
         greedy: Whether the policy takes its most likely action instead of sampling.
-        max_frames: Maximum number of frames of the animation. An episode of more than
-            `max_frames / episodes` steps shows every second step, every fourth step, and so on, and
-            the picture states this.
+        max_frames: Maximum number of frames of the animation. Longer episodes show only every
+            second step, every fourth step, and so on. The frames then state the interval between
+            shown steps.
         fps: Frames per second. Defaults to the rate of the environment's drawing.
-        member: Member of a population, as in `load`.
+        member: Index of the member of a population, as in `load`.
         descriptor: Descriptor that selects an elite, as in `Policy.elite`.
         cell: Cell that selects an elite, as in `Policy.elite`.
         environment: Environment to play in, as in `load`.
-        network: Network constructor, as in `load`.
+        network: Function that maps a random key to a network, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
-        warn_fn: Function called with each warning.
-        notify_fn: Function called with progress messages.
+        warn_fn: Function that receives each warning.
+        notify_fn: Function that receives progress messages.
 
     Returns:
         Path of the animation.
 
     Raises:
-        UsageError: If the run or the checkpoint does not exist, if the environment has no episodes,
-            or if `out` has another suffix, was not written by this function, or cannot be written.
+        UsageError: If the run or the checkpoint does not exist, or the environment has no episodes.
+            Also if `out` has an unknown suffix, cannot be written, or exists and was not written
+            by this function.
     """
     folder, is_elite = Path(folder), descriptor is not None or cell is not None
     target = (
@@ -153,7 +154,7 @@ class AnimationContent(NamedTuple):
     Attributes:
         policies: One policy per checkpoint.
         episodes: Recorded episodes of each policy.
-        titles: Title of each policy, or an empty string.
+        titles: Title above the episodes of each policy, or an empty string.
     """
 
     policies: list[Policy]
@@ -172,7 +173,7 @@ def check_count(name: str, value: int, minimum: int) -> None:
 def animation_name(
     descriptor: Any, cell: Any, checkpoint: str | int | None, member: int | None
 ) -> str:
-    """Return the default file name without suffix, which is distinct for each selected elite."""
+    """Return the default file name without suffix. Each selected elite has a distinct name."""
     if checkpoint == ALL_CHECKPOINTS:
         return "learning"
     selection = {"cell": cell, "descriptor": descriptor}
@@ -198,8 +199,8 @@ def check_output_path(target: Path, is_chosen_by_user: bool) -> None:
         is_chosen_by_user: Whether the user chose the file.
 
     Raises:
-        UsageError: If the suffix is unknown, ffmpeg is missing, the file cannot be written, or a
-            given file exists that `render` did not write.
+        UsageError: If the suffix is unknown, ffmpeg is missing, the file cannot be written, or the
+            user chose an existing file that `render` did not write.
     """
     suffix = target.suffix.lower()
     if suffix not in (*animation.SUFFIXES, PAGE_SUFFIX):
@@ -236,7 +237,10 @@ def is_render_output(path: Path) -> bool:
 
 
 def check_page_support(suffix: str, policies: list[Policy], drawing: Drawing) -> None:
-    """Raise UsageError if an HTML page is requested for several checkpoints or without support."""
+    """Raise UsageError if an HTML page is requested but not supported.
+
+    The environment's drawing must support pages, and a page shows only one checkpoint.
+    """
     if suffix != PAGE_SUFFIX:
         return
     name = policies[0].environment.name
@@ -262,7 +266,7 @@ def default_checkpoint(folder: Path, is_elite: bool = False) -> str:
 
 
 def require_no_elite(is_elite: bool) -> None:
-    """Raise UsageError if an elite is selected, because not every checkpoint contains it."""
+    """Raise UsageError if an elite is selected. Not every checkpoint contains the elite."""
     if is_elite:
         raise UsageError(
             "--checkpoint all cannot be combined with an elite. Leave --cell and --descriptor out."
@@ -281,10 +285,11 @@ def load_all_checkpoints(
     Args:
         folder: Run folder.
         load_policy: Function that loads the policy of a checkpoint and a member.
-        member: Member of a population. Defaults to the member of the last checkpoint.
-        max_policies: Maximum number of policies. Evenly spaced checkpoints are loaded if there are
-            more.
-        notify_fn: Function called with a summary of the loaded checkpoints.
+        member: Index of the member of a population. None selects the best member of the last
+            checkpoint.
+        max_policies: Maximum number of policies. If there are more checkpoints, evenly spaced
+            checkpoints are loaded.
+        notify_fn: Function that receives a summary of the loaded checkpoints.
 
     Returns:
         At least two policies.
@@ -329,7 +334,7 @@ def load_all_checkpoints(
 
 
 def checkpoint_titles(folder: Path, policies: list[Policy]) -> list[str]:
-    """Return the title above the episodes of each checkpoint, empty for a single checkpoint."""
+    """Return the title above the episodes of each checkpoint. Empty for a single checkpoint."""
     if len(policies) == 1:
         return [""]
     checkpoints = index.read_checkpoint_index(folder)
@@ -337,7 +342,7 @@ def checkpoint_titles(folder: Path, policies: list[Policy]) -> list[str]:
 
 
 def require_episodes(policy: Policy, folder: RunPath) -> None:
-    """Raise UsageError if the environment scores solutions in closed form, without episodes."""
+    """Raise UsageError if the environment is a task without episodes (`task/...`)."""
     if has_closed_form(policy.environment):
         raise UsageError(
             f"{policy.environment.name} cannot be drawn, because it scores solutions in closed form"
@@ -347,7 +352,7 @@ def require_episodes(policy: Policy, folder: RunPath) -> None:
 
 
 def add_note(drawing: Drawing, note: str) -> Drawing:
-    """Return the drawing with one more note below the picture."""
+    """Return the drawing with an additional note below each frame."""
     other_notes = drawing.notes or (lambda *arguments: [])
     return drawing._replace(notes=lambda *arguments: [*other_notes(*arguments), note])
 
@@ -359,7 +364,7 @@ def encode_content(
     fps: int | None,
     warn_fn: Callable[[str], object],
 ) -> bytes:
-    """Draw the episodes and return the content of the output file, which `suffix` determines."""
+    """Render the episodes and encode them in the format of `suffix` (.gif, .mp4 or .html)."""
     environment = content.policies[0].environment
     recorded = [episode for policy_episodes in content.episodes for episode in policy_episodes]
     if suffix == PAGE_SUFFIX:

@@ -1,4 +1,4 @@
-"""Episodes of a trained policy as text in a terminal."""
+"""Rendering of a trained policy's episodes as text in a terminal."""
 
 import time
 from collections.abc import Callable
@@ -52,7 +52,8 @@ def print_episodes(
 ) -> None:
     """Play episodes with the policy of a run and print every step as text.
 
-    A terminal shows the steps in place as an animation. Other outputs receive them one by one.
+    In an interactive terminal, the steps are shown as an animation. Otherwise, they are printed one
+    below the other.
 
     Args:
         folder: Run folder.
@@ -60,13 +61,13 @@ def print_episodes(
         seed: Seed of the episodes.
         episodes: Number of episodes.
         greedy: Whether the policy takes its most likely action instead of sampling.
-        fps: Steps per second on a terminal. Defaults to the rate of the environment's drawing.
-        member: Member of a population, as in `load`.
+        fps: Steps per second in a terminal. Defaults to the rate of the environment's drawing.
+        member: Index of the member of a population, as in `load`.
         environment: Environment to play in, as in `load`.
-        network: Network constructor, as in `load`.
+        network: Function that maps a random key to a network, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
         console: Console to print to. Defaults to standard output.
-        notify_fn: Function called with progress messages.
+        notify_fn: Function that receives progress messages.
 
     Raises:
         UsageError: If the run or the checkpoint does not exist, or if the environment has no text

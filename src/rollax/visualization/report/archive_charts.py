@@ -40,8 +40,8 @@ class ArchiveCharts(NamedTuple):
     """Charts of the archive of a run.
 
     Attributes:
-        policy: Policy of the run, or None without an archive to draw.
-        charts: Charts of the archive, empty without an archive to draw.
+        policy: Policy of the run, or None if the run has no archive that can be drawn.
+        charts: Charts of the archive. Empty if `policy` is None.
     """
 
     policy: Policy | None
@@ -53,10 +53,10 @@ def make_archive_charts(folder: Path, notify_fn: Callable[[str], object]) -> Arc
 
     Args:
         folder: Run folder.
-        notify_fn: Function called with warnings and with the reason if the archive cannot be drawn.
+        notify_fn: Function that receives warnings, and the reason if the archive cannot be drawn.
 
     Returns:
-        The policy and the charts, or None and an empty list without an archive to draw.
+        The policy and the charts, or None and an empty list if the archive cannot be drawn.
     """
     try:
         if not archive_figure.has_archive(folder):
@@ -85,11 +85,11 @@ def make_archive_charts(folder: Path, notify_fn: Callable[[str], object]) -> Arc
 
 
 class CellValues(NamedTuple):
-    """Values of the cells of an archive.
+    """One value for each of C archive cells.
 
     Attributes:
         name: Name of the quantity, such as "fitness".
-        values: Values, `[C]`, NaN for empty cells.
+        values: Values, `[C]`. NaN for empty cells.
     """
 
     name: str
@@ -103,17 +103,17 @@ def descriptor_charts(
     cells: CellValues,
     color_scale: PlotlyValues | None = None,
 ) -> list[Chart]:
-    """Return charts of values per cell over descriptors.
+    """Return charts of one value per cell over descriptors.
 
     Grids are drawn as a heat map. Without a grid, elites are drawn as dots in one chart per pair of
-    descriptors.
+    descriptor dimensions.
 
     Args:
         title: Title of the charts.
-        elites: Elites, one per cell. Their descriptors determine positions and hover texts.
+        elites: Elites, one entry per cell. Their descriptors determine positions and hover texts.
         layout: Layout of the cells.
         cells: Values of the cells.
-        color_scale: Settings of the plotly color scale that replace the default ones.
+        color_scale: Settings of the plotly color scale that override the defaults.
     """
     scale = {**_color_scale(cells.name), **(color_scale or {})}
     if layout.shape is not None:
@@ -134,7 +134,7 @@ def _dot_charts(
     cells: CellValues,
     scale: PlotlyValues,
 ) -> list[Chart]:
-    """Return charts of elites as dots, one per pair of descriptors."""
+    """Return charts of elites as dots, one chart per pair of descriptor dimensions."""
     name, values = cells
     order = np.flatnonzero(np.isfinite(values))
     order = order[np.argsort(values[order], kind="stable")]  # the highest on top
@@ -197,7 +197,7 @@ def _heatmap_chart(
     cells: CellValues,
     scale: PlotlyValues,
 ) -> Chart:
-    """Return a heat map over one or two descriptors, or of nested grids for more."""
+    """Return a heat map over one or two descriptor dimensions, or a nested heat map for more."""
     values, note = cells.values, ""
     is_plane = len(shape) <= 2
     image = cell_charts.grid_image(shape, values)
@@ -240,7 +240,7 @@ def _block_image(
 def _cell_positions(
     layout: cell_charts.CellLayout, shape: tuple[int, ...], image: np.ndarray
 ) -> PlotlyValues:
-    """Return the centers of the columns and rows of an image in a plane of descriptors."""
+    """Return the column and row centers of an image in descriptor units, keyed by "x" and "y"."""
 
     def centers(dimension: int, num_cells: int) -> list[float]:
         is_descriptor = dimension < len(shape)
@@ -346,8 +346,8 @@ def comparison_charts(
     Args:
         first: Policy of the first run.
         second: Policy of the second run.
-        names: Names of the runs.
-        notify_fn: Function called with the reason if the archives cannot be compared.
+        names: Names of the first and the second run.
+        notify_fn: Function that receives the reason if the archives cannot be compared.
 
     Returns:
         One chart, or an empty list if the archives cannot be compared.
@@ -392,10 +392,10 @@ def evolution_charts(run: RunCurves) -> list[Chart]:
     """Return charts of the settings and the fitness of an evolving population.
 
     Args:
-        run: Curves of the run.
+        run: Recorded metrics of the run.
 
     Returns:
-        One chart per setting and one of the fitness. Empty without a valid lineage.
+        One chart per evolving setting, and one chart of the fitness. Empty without a valid lineage.
     """
     evolution = curve_estimates.read_evolution(run)
     if evolution is None:
@@ -434,7 +434,7 @@ def evolution_charts(run: RunCurves) -> list[Chart]:
 
 
 class _SegmentStyle(NamedTuple):
-    """Style of segments, in drawing order."""
+    """Style of lineage segments. Segments with a higher `zorder` are drawn on top."""
 
     zorder: int
     color: str
@@ -444,7 +444,7 @@ class _SegmentStyle(NamedTuple):
 def _segment_traces(
     history: lineage_chart.LineageHistory, segments: list[lineage_chart.MemberSegment], best: int
 ) -> list[PlotlyValues]:
-    """Return one trace per style of segments, in drawing order."""
+    """Return one plotly trace per segment style, in drawing order."""
     colors = lineage_chart.founder_colors(history)
     segments_by_style: dict[_SegmentStyle, list[lineage_chart.MemberSegment]] = {}
     for segment in segments:
@@ -460,7 +460,7 @@ def _segment_traces(
 def _segment_trace(
     style: _SegmentStyle, segments: list[lineage_chart.MemberSegment]
 ) -> PlotlyValues:
-    """Return a trace of segments with gaps, or of points if all segments have zero length."""
+    """Return a plotly trace of separate line segments, or of points if their length is zero."""
     x: list[float | None] = []
     y: list[float | None] = []
     for segment in segments:

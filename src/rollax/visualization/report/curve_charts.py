@@ -1,4 +1,4 @@
-"""Charts of learning curves in a report, with every member of a population."""
+"""Charts of learning curves in a report, with separate lines for members of a population."""
 
 from typing import NamedTuple
 
@@ -46,20 +46,20 @@ SECTION_TITLES = {
 
 
 class CurvesSection(NamedTuple):
-    """Section of curves, and notes on omitted curves."""
+    """Report section with learning curves, and notes on omitted curves."""
 
     section: Section
     notes: list[str]
 
 
 def curves_section(curves: list[Curve]) -> CurvesSection:
-    """Build the section of all curves over steps.
+    """Build the report section with learning curves.
 
     Args:
         curves: Curves to draw.
 
     Returns:
-        Section with all charts, and notes on omitted curves.
+        The section, and notes on omitted curves.
     """
     buttons, notes = _legend_buttons(curves), list[str]()
     legend_hint = ". Click a name to hide its lines in all charts" if buttons else ""
@@ -86,7 +86,7 @@ def curves_section(curves: list[Curve]) -> CurvesSection:
 
 
 def legend_groups(curves: list[Curve]) -> dict[str, str]:
-    """Return the legend group of each label."""
+    """Return the name of the legend group of each curve label, keyed by label."""
     return {
         label: f"line-{index}"
         for index, label in enumerate(dict.fromkeys(curve.label for curve in curves))
@@ -94,11 +94,14 @@ def legend_groups(curves: list[Curve]) -> dict[str, str]:
 
 
 def format_line_labels(run: RunCurves, curves: list[Curve]) -> str:
-    """Return the labels of the lines that contain a run, including lines merged over seeds.
+    """Return text with the labels of the lines that contain a run.
 
     Args:
-        run: Curves of the run before merging.
-        curves: Curves of the report.
+        run: Recorded metrics of the run, before runs with different seeds are merged.
+        curves: Curves of the report, after merging.
+
+    Returns:
+        The labels, or only their number if there are more than `MAX_NAMED_LINES`.
     """
     settings = repr(experiment_settings(run))
     labels = dict.fromkeys(
@@ -110,7 +113,7 @@ def format_line_labels(run: RunCurves, curves: list[Curve]) -> str:
 
 
 def _legend_buttons(curves: list[Curve]) -> list[LegendButton]:
-    """Return legend entries for labels, if there are several, and for single members."""
+    """Return a legend button for each label if there are several, and one for member lines."""
     groups, curves_by_label = legend_groups(curves), {curve.label: curve for curve in curves}
     buttons = [
         LegendButton(groups[label], label, curve.color, CSS_LINE_STYLES[curve.line_style])
@@ -153,7 +156,7 @@ def _return_charts(curves: list[Curve]) -> list[Chart]:
 
 
 def _metric_charts(curves: list[Curve]) -> tuple[list[SectionPart], list[str]]:
-    """Return small charts, grouped by the sections of logging, and notes on omitted charts."""
+    """Return small charts, grouped by dashboard section, and notes on omitted charts."""
     groups, axis = legend_groups(curves), _join_axis_labels(curves)
     run, is_single = curves[0].run, len({curve.run.folder for curve in curves}) == 1
     elsewhere = (
@@ -190,7 +193,7 @@ def _curve_chart(
     axis: str,
     height: int,
 ) -> Chart:
-    """Return a chart of traces, with SI prefixes on the vertical axis of large estimates."""
+    """Return a chart of traces. If estimates are large, vertical tick labels have SI prefixes."""
     largest = max((np.abs(estimate.middle).max() for estimate in estimates), default=0.0)
     layout = {
         "xaxis": {"title": {"text": escape_html(axis)}},
@@ -202,7 +205,7 @@ def _curve_chart(
 def _line_trace(
     estimate: curve_estimates.CurveEstimate, groups: dict[str, str], mode: str = ""
 ) -> PlotlyValues:
-    """Return the trace of an estimate: a line, or a single point with error bars."""
+    """Return the plotly trace of an estimate: a line, or a single point with error bars."""
     curve, is_point = estimate.curve, len(estimate.x) == 1
     trace: PlotlyValues = {
         "type": "scatter",
@@ -231,7 +234,7 @@ def _line_trace(
 def _band_traces(
     estimates: list[curve_estimates.CurveEstimate], groups: dict[str, str]
 ) -> list[PlotlyValues]:
-    """Return the bands of the estimates that have an interval."""
+    """Return a plotly trace of the band of each estimate that has an interval."""
     return [
         _band_trace(estimate, groups)
         for estimate in estimates
@@ -240,7 +243,7 @@ def _band_traces(
 
 
 def _band_trace(estimate: curve_estimates.CurveEstimate, groups: dict[str, str]) -> PlotlyValues:
-    """Return a polygon along the upper end of the band and back along the lower end."""
+    """Return a plotly trace that fills the area between the lower and upper end of a band."""
     from matplotlib.colors import to_rgb
 
     is_finite = np.isfinite(estimate.low) & np.isfinite(estimate.high)
@@ -262,7 +265,11 @@ def _band_trace(estimate: curve_estimates.CurveEstimate, groups: dict[str, str])
 def _member_traces(
     curve: Curve, steps: np.ndarray, values: np.ndarray, groups: dict[str, str]
 ) -> list[PlotlyValues]:
-    """Return a thin line per member of values `[K, p]`, or [] for one or too many members."""
+    """Return one thin line per member from values `[K, p]`.
+
+    The list is empty for a single member, for more than `MAX_MEMBERS` members, and for a metric
+    with one value for all members.
+    """
     if not 1 < len(curve.members) <= MAX_MEMBERS or values.shape[1] != len(curve.members):
         return []
     settings = curve.run.spec.members()
@@ -288,9 +295,9 @@ def _member_traces(
 
 
 def _adaptation_chart(curves: list[Curve], groups: dict[str, str]) -> Chart:
-    """Return a chart of the return of each episode of a trial at the last evaluation.
+    """Return a chart of the returns of successive episodes within trials at the last evaluation.
 
-    A single line also shows some earlier evaluations in lighter colors.
+    For a single curve, earlier evaluations are added in lighter colors.
     """
     is_single = len(curves) == 1
     traces = [
@@ -307,7 +314,7 @@ def _adaptation_chart(curves: list[Curve], groups: dict[str, str]) -> Chart:
 def _adaptation_traces(
     curve: Curve, groups: dict[str, str], shows_earlier: bool
 ) -> list[PlotlyValues]:
-    """Return traces of trials at the last evaluation, on top of some earlier evaluations."""
+    """Return plotly traces of episode returns within trials. The last evaluation is on top."""
     trials = curve.run.trials[:, curve.members].transpose(0, 3, 1, 2)  # [K, E, p, N]
     episodes, last = np.arange(1, trials.shape[1] + 1), len(trials) - 1
     earlier = curve_estimates.earlier_evaluations(len(trials)) if shows_earlier else []

@@ -1,4 +1,4 @@
-"""Charts of the distributions of returns and lengths of episodes in a report."""
+"""Charts of the distributions of episode returns and lengths in a report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,14 +27,15 @@ EVALUATION_COLORS = {"first": "#999999", "best": "#E69F00", "last": "#0072B2"}
 def evaluation_charts(curves: list[Curve], best_steps: dict[Path, int | None]) -> list[SectionPart]:
     """Return distributions of episode returns and lengths at the first, best and last evaluation.
 
-    More than `MAX_HISTOGRAMS` lines are drawn as box plots of the returns at the last evaluation.
+    If there are more than `MAX_HISTOGRAMS` curves, only box plots of the returns at the last
+    evaluation are drawn.
 
     Args:
         curves: Curves of the report.
-        best_steps: Step of the best evaluation of each run, or None.
+        best_steps: Step of the best evaluation (or None), keyed by run folder.
 
     Returns:
-        HTML parts and lists of charts.
+        Section parts: HTML strings and lists of charts.
     """
     evaluated_curves = [
         curve for curve in curves if curve.run.eval_step.size and not curve.run.is_closed_form
@@ -82,7 +83,7 @@ def evaluation_charts(curves: list[Curve], best_steps: dict[Path, int | None]) -
 
 
 def _select_evaluations(curve: Curve, best_step: int | None) -> dict[str, int]:
-    """Return the indices of the first, best (if any) and last evaluation by role."""
+    """Return evaluation indices keyed by role: "first", "best" (if there is one) and "last"."""
     best = np.flatnonzero(curve.run.eval_step == best_step)
     last = len(curve.run.eval_step) - 1
     return {"first": 0, **({"best": int(best[-1])} if best.size else {}), "last": last}
@@ -91,7 +92,10 @@ def _select_evaluations(curve: Curve, best_step: int | None) -> dict[str, int]:
 def _histogram_chart(
     title: str, curve: Curve, values: np.ndarray, indices: dict[str, int]
 ) -> Chart:
-    """Return histograms with common bins. Evaluations with two roles are drawn once."""
+    """Return a chart of one histogram per evaluation, with common bins.
+
+    An evaluation with two roles, for example best and last, is drawn once.
+    """
     # A later role replaces an earlier one.
     distinct = {index: role for role, index in indices.items()}
     samples = {role: values[index][curve.members].ravel() for index, role in distinct.items()}
@@ -143,7 +147,7 @@ def _format_mean(sample: np.ndarray, total: int) -> str:
 
 
 def _bin_edges(values: np.ndarray) -> np.ndarray:
-    """Return the edges of bins. Integers in a small range get one bin each."""
+    """Return the edges of histogram bins. Integers in a small range have one bin each."""
     if not values.size:
         return np.array([0.0, 1.0])
     low, high = float(values.min()), float(values.max())
@@ -153,7 +157,7 @@ def _bin_edges(values: np.ndarray) -> np.ndarray:
 
 
 def _box_chart(curves: Sequence[Curve], is_named: bool) -> Chart:
-    """Return box plots of the last episode returns, with whiskers at minimum and maximum."""
+    """Return box plots of the returns in the last evaluation. Whiskers are minimum and maximum."""
     groups, traces, notes = legend_groups(list(curves)), [], []
     for curve in curves:
         values = curve.run.returns[-1][curve.members].ravel()

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages of sections with interactive charts."""
+"""Self-contained HTML pages with sections of interactive charts."""
 
 import html
 import importlib.resources
@@ -63,7 +63,7 @@ PLOTLY_TEMPLATE: PlotlyValues = {
 
 
 class Chart(NamedTuple):
-    """Plotly chart as plain values.
+    """Plotly chart as JSON values.
 
     Attributes:
         title: Title above the chart.
@@ -83,11 +83,11 @@ class Chart(NamedTuple):
 
 
 class LegendButton(NamedTuple):
-    """Legend entry that hides and shows the traces of a group.
+    """Legend button that hides and shows the traces of a legend group.
 
     Attributes:
-        group: Name of the group.
-        label: Label of the entry.
+        group: Name of the legend group (see `Chart.data`).
+        label: Label of the button.
         color: CSS color.
         line_style: CSS line style.
     """
@@ -103,14 +103,14 @@ SectionPart = str | list[Chart]
 
 
 class Section(NamedTuple):
-    """Section of a page with a heading."""
+    """Section of a page: title, and parts that are HTML or rows of charts."""
 
     title: str
     parts: Sequence[SectionPart]
 
 
 def load_plotly_script() -> str:
-    """Return the script of plotly.js.
+    """Return the source of plotly.js.
 
     Raises:
         UsageError: If plotly is not installed.
@@ -134,7 +134,7 @@ def build_page(
         notes: Notes at the top of the page.
 
     Returns:
-        The HTML page, which loads no other files.
+        The HTML source. The page loads no other files.
 
     Raises:
         UsageError: If plotly is not installed.
@@ -181,7 +181,7 @@ def _chart_layout(chart: Chart) -> PlotlyValues:
 
 
 def _section_html(section: Section, index: int, charts: dict[str, Chart]) -> str:
-    """Return a section as HTML, and add its charts to `charts` by their ids."""
+    """Return a section as HTML, and add its charts to the dictionary `charts`, keyed by HTML id."""
     contents = []
     for part in section.parts:
         if isinstance(part, str):
@@ -215,23 +215,23 @@ def _figure_html(name: str, chart: Chart) -> str:
 
 
 def read_resource(name: str, package: str = "rollax.visualization.report") -> str:
-    """Return the content of a file of a package, for example `page.css`."""
+    """Return the text of a resource file in a package, for example `page.css`."""
     return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def encode_script_json(value: PlotlyValues) -> str:
-    """Encode JSON for a script element, with escapes that keep it from ending the element."""
+    """Encode a value as JSON for a script element. `<`, `>` and `&` are escaped."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def escape_script(script: str) -> str:
-    """Escape end tags in a script, which would end its script element."""
+    """Escape `</script` in a script, so that it does not end the script element."""
     return script.replace("</script", "<\\/script")
 
 
 def escape_html(text: str) -> str:
-    """Escape text for HTML content and attributes, and for plotly labels, which parse some HTML."""
+    """Escape text for HTML content, HTML attributes and plotly labels."""
     return html.escape(escape_control_characters(text))
 
 
@@ -251,7 +251,7 @@ def code_html(lines: str) -> str:
 
 
 def description_list_html(rows: dict[str, str]) -> str:
-    """Return names and values as an HTML description list."""
+    """Return a dictionary as an HTML description list of names and values."""
     items = "".join(
         f"<dt>{escape_html(name)}</dt><dd>{escape_html(value)}</dd>" for name, value in rows.items()
     )
@@ -266,7 +266,7 @@ def table_html(
     Args:
         head: Column headings.
         rows: Cells of each row.
-        strong_column: Index of a column to emphasize.
+        strong_column: Index of a column to emphasize, or None.
     """
     lines = "".join(f"<tr>{_row_html(row, strong_column)}</tr>" for row in rows)
     top = "".join(f"<th>{escape_html(name)}</th>" for name in head)
@@ -287,7 +287,7 @@ def _cell_html(value: str, is_strong: bool) -> str:
 
 
 def legend_html(names: Sequence[LegendButton]) -> str:
-    """Return HTML buttons that hide and show their groups in all charts."""
+    """Return HTML buttons that hide and show legend groups in all charts."""
     buttons = [
         f'<button type="button" aria-pressed="true" data-group="{escape_html(name.group)}">'
         f'<i style="color:{escape_html(name.color)};'
@@ -325,7 +325,8 @@ def to_json_numbers(values: ArrayLike) -> list[Any]:
         values: Array `[N]` or `[N, M]`.
 
     Returns:
-        Lists of numbers, floats rounded to `SIGNIFICANT_DIGITS` and None for non-finite values.
+        Lists of numbers. Floats are rounded to `SIGNIFICANT_DIGITS`, and non-finite values are
+        None.
     """
     array = np.asarray(values)
     if array.ndim == 2:

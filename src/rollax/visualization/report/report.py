@@ -65,10 +65,10 @@ def report(
         runs: Results of runs, run folders, folders that contain runs, or glob patterns.
         out: Output file ending in .html. Defaults to `figures/report.html` of a single run, or to a
             new file in the current folder.
-        render: Whether to render an episode with the best checkpoint of each run first, as
-            `figures/episode-checkpoint-STEP.gif`.
+        render: Whether to render an episode with the best checkpoint of each run before writing
+            the report. The file is `figures/episode-checkpoint-STEP.gif` in the run folder.
         label: Labels of the lines in the order of the legend.
-        notify_fn: Function called with notes, which the page also contains.
+        notify_fn: Function that receives notes. The page also contains these notes.
 
     Returns:
         Path of the report.
@@ -117,7 +117,7 @@ def report(
 
 
 def _read_facts(run_curves: list[RunCurves]) -> list[RunFacts]:
-    """Return the facts about the runs of the curves, with distinct names."""
+    """Read the data of each run for the report, and assign distinct run names."""
     folders = list(dict.fromkeys(run.folder for run in run_curves))
     closed_form = {run.folder for run in run_curves if run.is_closed_form}
     return [
@@ -127,7 +127,10 @@ def _read_facts(run_curves: list[RunCurves]) -> list[RunFacts]:
 
 
 def _resolve_output_path(runs: list[Path], out: Path | str | None) -> Path:
-    """Return the chosen output path, the default path in a single run, or an unused path."""
+    """Return the path that the user chose, or a default path.
+
+    The default is a file in `figures/` of a single run, or a new file in the current folder.
+    """
     if out is None:
         return (
             runs[0] / "figures" / DEFAULT_FILE_NAME
@@ -149,7 +152,7 @@ def _make_sections(
     runs: list[RunCurves],
     note: Callable[[str], object],
 ) -> list[Section]:
-    """Return the sections after the first one, without empty sections."""
+    """Return the report sections after the first section. Empty sections are omitted."""
     curves_section = curve_charts.curves_section(curves)
     for text in curves_section.notes:
         note(text)
@@ -174,7 +177,7 @@ def _make_sections(
 
 
 def _evolution_parts(runs: list[RunCurves]) -> list[SectionPart]:
-    """Return the charts of each run that evolves."""
+    """Return section parts with the charts of each evolving run."""
     evolving = [(run, charts) for run in runs if (charts := archive_charts.evolution_charts(run))]
     if not evolving:
         return []
@@ -187,7 +190,7 @@ def _evolution_parts(runs: list[RunCurves]) -> list[SectionPart]:
 
 
 def _archive_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list[SectionPart]:
-    """Return the charts of each archive, and a comparison if there are exactly two runs."""
+    """Return section parts with charts of each archive, and for two runs with a comparison."""
     parts, policies = list[SectionPart](), list[tuple[str, Policy]]()
     for run in facts:
         archive = archive_charts.make_archive_charts(run.folder, note)
@@ -204,7 +207,7 @@ def _archive_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list
 
 
 def _render_episode(run: RunFacts, note: Callable[[str], object]) -> None:
-    """Render an episode with the best checkpoint, or with the last if none was evaluated."""
+    """Render an episode with the best checkpoint, or the newest if no checkpoint is ranked."""
     from rollax.visualization.render.render import render
 
     if run.spec.own_environment or run.spec.network == CUSTOM:
@@ -228,7 +231,7 @@ def _render_episode(run: RunFacts, note: Callable[[str], object]) -> None:
 
 
 def _episode_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list[SectionPart]:
-    """Return the animations in `figures/` of the runs, up to `MAX_MEDIA_BYTES` in total."""
+    """Return HTML with the animations in `figures/` of the runs, at most `MAX_MEDIA_BYTES`."""
     figures, remaining_bytes = list[str](), MAX_MEDIA_BYTES
     for run in facts:
         for path in sorted((run.folder / "figures").glob("*")):
@@ -255,7 +258,7 @@ def _episode_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list
 
 
 def _media_note(run: RunFacts, path: Path) -> str:
-    """Return a note with the date of an animation, and its checkpoint if the name contains it."""
+    """Return a note with the date of an animation, and the checkpoint if the file name has it."""
     modified = datetime.datetime.fromtimestamp(path.stat().st_mtime).astimezone()
     date = modified.strftime("%Y-%m-%d %H:%M")
     match = EPISODE_FILE_PATTERN.fullmatch(path.name)

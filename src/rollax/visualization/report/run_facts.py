@@ -1,4 +1,4 @@
-"""Facts about runs as text and tables of a report: status, best checkpoint and evaluations."""
+"""Data of a run for a report, and sections with its status, best checkpoint and evaluations."""
 
 import datetime
 import json
@@ -39,20 +39,20 @@ RETURN_COLUMNS = ("return_mean", "return_std", "return_iqm", "return_iqm_low", "
 
 
 class RunFacts(NamedTuple):
-    """Facts about a run, read from its small files.
+    """Data of a run for a report, without evaluation arrays and checkpoint states.
 
     Attributes:
         folder: Run folder.
         name: Name that distinguishes the run in the report.
-        spec: Settings of the run.
-        row: Row of the run in `rollax ls`.
+        spec: Specification of the run.
+        row: Summary of the run (see `run_summary.summarize_run`).
         records: Records of metrics.jsonl.
         resumed: Steps at which the run was resumed.
-        best: Step and value of the best checkpoint, or None.
-        newest: Step of the newest checkpoint, or None.
-        machine: Content of environment.json, empty if it cannot be read.
-        sweep: Lines of the table of swept settings.
-        is_closed_form: Whether evaluations score solutions in closed form, without episodes.
+        best: Step and best metric of the best checkpoint, or None if no checkpoint is ranked.
+        newest: Step of the newest checkpoint, or None without a checkpoint.
+        machine: Content of environment.json. Empty if the file cannot be read.
+        sweep: Lines of the table of sweep results. Empty without a sweep.
+        is_closed_form: Whether evaluations score solutions directly, without episodes.
     """
 
     folder: Path
@@ -69,12 +69,12 @@ class RunFacts(NamedTuple):
 
 
 def read_run_facts(folder: Path, name: str, is_closed_form: bool = False) -> RunFacts:
-    """Read the facts about a run.
+    """Read the data of a run for a report.
 
     Args:
         folder: Run folder.
         name: Name that distinguishes the run in the report.
-        is_closed_form: Whether evaluations score solutions in closed form.
+        is_closed_form: Whether evaluations score solutions directly, without episodes.
 
     Raises:
         UsageError: If the run cannot be read.
@@ -114,7 +114,7 @@ def _read_machine_info(folder: Path) -> dict[str, Any]:
 
 
 def unique_names(folders: Sequence[Path]) -> list[str]:
-    """Return distinct names, made of the last parts of each path."""
+    """Return distinct names: the shortest endings of the paths that differ from each other."""
     parts = [folder.resolve().parts for folder in folders]
     longest = max(map(len, parts))
     for count in range(1, longest + 1):
@@ -125,11 +125,11 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
 
 
 def runs_section(runs: list[RunFacts], lines: Mapping[Path, str]) -> Section:
-    """Build the first section: facts about a single run, or a table of several runs.
+    """Build the first section: a description of a single run, or a table of several runs.
 
     Args:
-        runs: Facts about the runs.
-        lines: Labels of the curves that contain each run, by folder.
+        runs: Data of the runs.
+        lines: Labels of the curves that contain a run, keyed by run folder.
     """
     if len(runs) > 1:
         head = (
@@ -198,7 +198,7 @@ def _describe_run(run: RunFacts) -> dict[str, str]:
 
 
 def _format_environment(spec: Spec) -> str:
-    """Return the environment with its arguments."""
+    """Return the environment id and arguments as text."""
 
     def join(arguments: Record) -> str:
         return ", ".join(f"{name} {format_value(value)}" for name, value in arguments.items())
@@ -260,7 +260,7 @@ def _format_best(run: RunFacts) -> str:
 
 
 def evaluation_records(run: RunFacts) -> list[Record]:
-    """Return the records of evaluations, without intervals if members share founders."""
+    """Return the records of evaluations. If members share founders, intervals are set to None."""
     evaluations = [record for record in run.records if record.get("event") == "evaluation"]
     if not run.spec.evolve:
         return evaluations
@@ -289,7 +289,8 @@ def _format_last_evaluation(run: RunFacts) -> str:
 def evaluation_table(run: RunFacts) -> str:
     """Return an HTML table of the first, best and last evaluation, or "" without evaluations.
 
-    Zero-sum games get one return column per side. Runs in closed form have no table.
+    For zero-sum games, the table has one return column per side. The result is also "" if
+    evaluations score solutions without episodes.
     """
     evaluations = evaluation_records(run)
     if not evaluations or run.is_closed_form:
@@ -325,7 +326,7 @@ def evaluation_table(run: RunFacts) -> str:
 
 
 def _evaluation_note(run: RunFacts, rows: dict[str, Record], has_side_returns: bool) -> str:
-    """Return the note below the evaluation table on samples, intervals and omitted returns."""
+    """Return the note below the evaluation table: samples, intervals and excluded returns."""
     num_members = run.spec.num_members
     samples = "members, each the mean of its episodes" if num_members > 1 else "episodes"
     mode = "sampled" if run.spec.options.eval_stochastic else "greedy"
@@ -354,7 +355,7 @@ def _format_user_metric(value: JsonValue) -> str:
 
 
 def _is_best_metric_constant(spec: Spec, records: list[Record]) -> bool:
-    """Return whether the best metric is always 0, so that no evaluation is the best."""
+    """Return whether the best metric is always 0 (a zero-sum game), so that it cannot rank."""
     evaluations = [record for record in records if record.get("event") == "evaluation"]
     try:
         return bool(evaluations) and is_zero_sum_metric(spec.options.best_metric, evaluations[-1])

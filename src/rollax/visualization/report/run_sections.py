@@ -1,4 +1,4 @@
-"""Sections of a report on the settings, machines and commands of runs."""
+"""Report sections with settings, machines and reproduction commands of runs."""
 
 import json
 import shlex
@@ -22,7 +22,7 @@ MAX_VALUE_CHARACTERS = 200  # of a table cell
 
 
 def settings_section(runs: list[RunFacts]) -> Section:
-    """Build the section of settings of one run, or of settings that differ between runs."""
+    """Build the section with the settings of one run, or settings that differ between runs."""
     if len(runs) > 1:
         return Section("Settings that differ between the runs", _differing_settings(runs))
     settings = reproduction.list_settings(runs[0].spec)
@@ -89,7 +89,7 @@ def _differing_settings(runs: list[RunFacts]) -> list[str]:
 
 
 def _list_all_settings(spec: Spec) -> dict[str, str]:
-    """Return all settings of a run by name, as text."""
+    """Return all settings of a run as text, keyed by setting name."""
     return {
         "algorithm": spec.algorithm,
         "environment": spec.environment,
@@ -108,7 +108,7 @@ def _truncate_value(value: object) -> str:
 
 
 def machines_section(runs: list[RunFacts]) -> Section:
-    """Build the section of versions and devices, with one entry per group of identical machines."""
+    """Build the section with versions and devices. Runs on identical machines share one entry."""
     groups: dict[str, list[RunFacts]] = {}
     for run in runs:
         groups.setdefault(json.dumps(_machine_rows(run)), []).append(run)
@@ -140,16 +140,16 @@ def _machine_rows(run: RunFacts) -> dict[str, str]:
 
 
 def _join_pairs(values: JsonValue) -> str:
-    """Return names and values as text, or "" if `values` is not a dictionary."""
+    """Return the items of a dictionary as text, or "" if `values` is not a dictionary."""
     if not isinstance(values, dict):
         return ""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def reproduction_section(runs: list[RunFacts]) -> Section:
-    """Build the section of commands that train and evaluate the runs again.
+    """Build the section with commands that train and evaluate the runs again.
 
-    Runs with custom objects get Python code in place of commands.
+    Runs with a custom environment or network have Python code instead of commands.
     """
     parts = list[str]()
     for run in runs:

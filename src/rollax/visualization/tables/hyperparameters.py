@@ -18,12 +18,12 @@ EVOLUTION_PREFIX = "evolve_"  # options without effect if no setting evolves
 
 
 class _SettingsColumn(NamedTuple):
-    """Settings of a group of runs.
+    """Column of the table: settings of a group of runs.
 
     Attributes:
-        labels: Labels of the group, one for each type of agents.
+        labels: Labels of the group, one for each agent type.
         environment: Name of the environment.
-        cells: Values of the settings by name.
+        cells: Values, keyed by setting name.
         changed: Names of the settings that differ from their default.
     """
 
@@ -39,10 +39,11 @@ def make_hyperparameter_table(groups: list[RunGroup], all_settings: bool = False
     Args:
         groups: Groups of runs.
         all_settings: Whether to include settings that have their default value in all groups.
-            Settings that do not change results, such as the number of checkpoints, are left out.
+            Settings that do not change results, such as the number of checkpoints, are always
+            omitted.
 
     Returns:
-        The table. A setting that an algorithm lacks is None.
+        The table. If an algorithm does not have a setting, the cell is None.
     """
     settings_columns = _make_columns(groups)
     names = dict.fromkeys(name for column in settings_columns for name in column.cells)
@@ -58,7 +59,7 @@ def make_hyperparameter_table(groups: list[RunGroup], all_settings: bool = False
 
 
 def _make_columns(groups: list[RunGroup]) -> list[_SettingsColumn]:
-    """Return one column for each group. Types of agents of the same runs share a column."""
+    """Return one column for each group. Groups of agent types in the same runs share a column."""
     columns: dict[tuple[object, ...], _SettingsColumn] = {}
     for group in groups:
         run = group.curve.run
@@ -95,7 +96,7 @@ def _join_values(settings: list[dict[str, Setting]], name: str) -> Cell:
 
 
 def _to_cell(value: object) -> Cell:
-    """Convert the value of a setting to a cell. None is a value, not a missing one."""
+    """Convert the value of a setting to a cell. None is converted to the text "None"."""
     if isinstance(value, str | int | float):
         return value
     return str(list(value)) if isinstance(value, tuple) else str(value)

@@ -1,4 +1,4 @@
-"""Tables of runs for papers: results with intervals, and hyperparameters."""
+"""Tables for papers: results of runs with intervals, and hyperparameters."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -26,23 +26,24 @@ def table(
     all_settings: bool = False,
     label: str | Sequence[str] = (),
 ) -> RunTable:
-    """Return a table of the results or of the hyperparameters of runs for a paper.
+    """Return a table of the results or the hyperparameters of runs for a paper.
 
-    Runs that differ only in their seeds are one group. Results have one row per group: number of
-    seeds, steps, final and best return, and coverage and QD score of archives. These are
-    interquartile means over seeds with 95 % bootstrap intervals. A single seed and members of an
-    evolved population that share founders have no interval. Hyperparameters have one row per
-    setting and one column per group.
+    Runs that differ only in their seeds are one group. The results table has one row per group:
+    number of seeds, steps, final and best return, and coverage and QD score of archives. Returns
+    and archive metrics are interquartile means over seeds with 95 % bootstrap intervals. A single
+    seed and members of an evolved population that share founders have no interval. The
+    hyperparameter table has one row per setting and one column per group.
 
     Args:
-        runs: Results of runs, run folders, folders that contain runs, or glob patterns. A run that
-            cannot be read is skipped if any other can, with a note in the table.
+        runs: Results of runs, run folders, folders that contain runs, or glob patterns. If at least
+            one run can be read, unreadable runs are skipped with a note in the table.
         kind: Content of the table, "results" or "hyperparameters".
-        all_settings: Whether to include settings that have their default value in all groups.
-        label: Labels of the groups in order. Defaults to the settings that distinguish them.
+        all_settings: Whether the hyperparameter table includes settings that have their default
+            value in all groups.
+        label: Labels of the groups in order. Defaults to the settings that distinguish the groups.
 
     Returns:
-        The table, which converts to LaTeX, Markdown, CSV, text and a data frame of pandas.
+        The table. It has methods that convert it to LaTeX, Markdown, CSV, text and a data frame.
 
     Raises:
         UsageError: If no run is found or can be read, or an argument is invalid.
@@ -57,16 +58,17 @@ def make_tables(
     all_settings: bool,
     label: tuple[str, ...],
 ) -> list[RunTable]:
-    """Return several tables of the same runs, which are read once.
+    """Return several tables of the same runs. The runs are read once.
 
     Args:
         runs: Results of runs, run folders, folders that contain runs, or glob patterns.
-        kinds: Contents of the tables.
-        all_settings: Whether to include settings that have their default value in all groups.
-        label: Labels of the groups in order, or an empty tuple.
+        kinds: Content of each table.
+        all_settings: Whether the hyperparameter table includes settings that have their default
+            value in all groups.
+        label: Labels of the groups in order. If empty, labels are generated.
 
     Returns:
-        The tables in the order of `kinds`. The first one has the notes on skipped runs.
+        The tables in the order of `kinds`. The first table has the notes on skipped runs.
 
     Raises:
         UsageError: If no run is found or can be read, or an argument is invalid.

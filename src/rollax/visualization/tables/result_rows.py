@@ -32,16 +32,17 @@ ARCHIVE_METRICS = ("coverage", "qd_score", "moqd_score")
 def make_results_table(groups: list[RunGroup]) -> RunTable:
     """Build the table of results.
 
-    The final return is that of the last evaluation that all seeds have. The best return takes the
-    best evaluation of each seed. Both are interquartile means over seeds with 95 % bootstrap
-    intervals, and so are the metrics of archives, at the step of the last evaluation.
+    The final return is the return in the last evaluation that all seeds have in common. The best
+    return uses the best evaluation of each seed. Archive metrics are taken at the step of the last
+    evaluation. All of them are interquartile means over seeds with 95 % bootstrap intervals.
 
     Args:
         groups: Groups of runs.
 
     Returns:
-        The table, with a column for labels if they contain more than the algorithm, for types of
-        agents if there are several, and for each metric of archives that a group has.
+        The table. It has a column for labels if a label differs from the algorithm name, and a
+        column for agent types if there are several. It has one column for each archive metric of a
+        group.
     """
     curves = [group.curve for group in groups]
     metrics = [
@@ -84,7 +85,7 @@ def _make_row(
 
 
 def _is_zero_sum(curve: Curve) -> bool:
-    """Return whether the returns of all agents sum to 0, so that their mean is not informative."""
+    """Return whether the mean return over agents is always 0, as in a zero-sum game."""
     run = curve.run
     path = run.folder / METRICS_FILE
     if run.agent_type or not np.allclose(run.returns, 0.0, atol=1e-3) or not path.exists():
@@ -97,20 +98,20 @@ def _is_zero_sum(curve: Curve) -> bool:
 
 
 def _last_step(curve: Curve) -> int:
-    """Return the step of the last evaluation, or of the last metrics line without evaluations."""
+    """Return the step of the last evaluation, or of the last metric line without evaluations."""
     run = curve.run
     steps = run.eval_step if run.eval_step.size else run.step
     return int(steps[-1]) if steps.size else 0
 
 
 def _estimate(curve: Curve, values: np.ndarray) -> Estimate:
-    """Return the interquartile mean of values `[p]` of the seeds, with its interval."""
+    """Return the interquartile mean over values of p seeds, `[p]`, with its interval."""
     estimate = estimate_over_seeds(curve, values[None])
     return Estimate(float(estimate.middle[0]), float(estimate.low[0]), float(estimate.high[0]))
 
 
 def _best_of_seeds(curve: Curve, returns: np.ndarray) -> np.ndarray:
-    """Return the best evaluation `[p]` of each seed, NaN for seeds without a finite one.
+    """Return the best return of each seed, `[p]`. NaN for seeds without a finite return.
 
     Args:
         curve: Curve of the returns.
@@ -124,7 +125,7 @@ def _best_of_seeds(curve: Curve, returns: np.ndarray) -> np.ndarray:
 
 
 def _estimate_last_metric(curve: Curve, name: str) -> Estimate | None:
-    """Estimate a metric of training at its last line up to the last evaluation."""
+    """Estimate a training metric at the last metric line up to the last evaluation."""
     if not has_metric(curve.run, name):
         return None
     steps, values = metric_series(curve, name)
@@ -133,7 +134,7 @@ def _estimate_last_metric(curve: Curve, name: str) -> Estimate | None:
 
 
 def _make_notes(curves: list[Curve]) -> list[str]:
-    """Return the facts for the caption."""
+    """Return the notes for the caption."""
     evaluated = [curve for curve in curves if curve.run.eval_step.size]
     notes = list[str]()
     if evaluated:
@@ -150,7 +151,7 @@ def _make_notes(curves: list[Curve]) -> list[str]:
 
 
 def _describe_progress(curve: Curve) -> list[str]:
-    """Return notes on a group without a comparable last evaluation, or that is not finished."""
+    """Return notes on a missing return and on unfinished training of a group."""
     spec, name = curve.run.spec, f"{curve.label} on {curve.run.spec.environment}"
     total_steps = spec.total_updates * spec.config.steps_per_update
     notes = []

@@ -1,4 +1,4 @@
-"""Groups of runs for tables: members with the same settings, which are one row or column."""
+"""Groups of runs for tables. Members with the same settings are one row or column."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +20,9 @@ class RunGroup(NamedTuple):
     """Members with the same settings, from runs that differ only in their seeds.
 
     Attributes:
-        curve: Members with their label, as `rollax plot` draws them.
-        settings: Settings of each run by name. Swept settings have the value of the members, and
-            evolving settings are described by a text.
+        curve: Curve with the members and the label of the group, as in `rollax plot`.
+        settings: Settings of each run, keyed by setting name. Swept settings have the value of the
+            members. The value of an evolving setting is a text with its range.
     """
 
     curve: Curve
@@ -32,15 +32,15 @@ class RunGroup(NamedTuple):
 def read_groups(
     folders: list[Path], label: tuple[str, ...], tell: Callable[[str], object]
 ) -> list[RunGroup]:
-    """Read runs and group their members as `rollax plot` does.
+    """Read runs and group members with the same settings, as `rollax plot` does.
 
     Args:
         folders: Run folders.
-        label: Labels of the groups in order, or an empty tuple for generated ones.
-        tell: Function called with a note for each skipped run and for omitted evaluations.
+        label: Labels of the groups in order. If empty, labels are generated.
+        tell: Function that receives a note for each skipped run and for omitted evaluations.
 
     Returns:
-        The groups. Runs with several types of agents have one group per type.
+        The groups. Runs with several agent types have one group per type.
 
     Raises:
         UsageError: If no run can be read, or the number of labels is wrong.
@@ -69,10 +69,10 @@ def read_groups(
 def _drop_unevaluated_runs(
     group: list[RunCurves], tell: Callable[[str], object]
 ) -> list[RunCurves]:
-    """Return the runs of a group that were evaluated, or all runs if none was.
+    """Return the evaluated runs of a group, or all runs if no run was evaluated.
 
-    Runs are merged at the evaluations that all of them have, so a run without any would remove the
-    evaluations of the others.
+    Runs are merged at the evaluations that they have in common, so a run without evaluations would
+    remove the evaluations of all other runs.
     """
     evaluated = [run for run in group if run.eval_step.size]
     if not evaluated or len(evaluated) == len(group):
@@ -84,7 +84,7 @@ def _drop_unevaluated_runs(
 
 
 def _read_settings(spec: Spec) -> dict[str, Setting]:
-    """Return the settings of a run by name, with those that `list_settings` leaves out."""
+    """Return all settings of a run, keyed by name, including those that `list_settings` omits."""
     settings = {setting.name: setting for setting in list_settings(spec)}
     others: dict[str, str] = describe_evolving_settings(spec)
     others |= {f"opponents.{name}": folder for name, folder in spec.opponents.items()}
@@ -93,11 +93,11 @@ def _read_settings(spec: Spec) -> dict[str, Setting]:
 
 
 def _swept_settings(curve: Curve) -> dict[str, Setting]:
-    """Return the swept settings of the members of a curve."""
+    """Return the swept settings of the members of a curve, keyed by `config.<name>`."""
     swept = curve.run.spec.swept_settings()[int(curve.members[0]) // curve.members.size]
     return {f"config.{name}": _changed_setting(f"config.{name}", swept[name]) for name in swept}
 
 
 def _changed_setting(name: str, value: str | float) -> Setting:
-    """Return a setting that counts as changed, because it has no default."""
+    """Return a setting without preset and default. It is treated as changed."""
     return Setting(name, value=value, preset=None, default=None)

@@ -1,4 +1,4 @@
-"""Tables of runs, which can be converted to text, LaTeX, Markdown, CSV and data frames."""
+"""Table of runs, with conversion to text, LaTeX, Markdown, CSV and data frames."""
 
 import dataclasses
 from pathlib import Path
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RunTable:
-    """Table of runs. The methods have the names that data frames of pandas use.
+    """Table of runs. Its conversion methods are named as in `pandas.DataFrame`.
 
     Attributes:
-        columns: Columns.
-        rows: Cells of each row. An estimate has a value and the ends of its interval.
-        notes: Facts for the caption, such as the meaning of intervals and the skipped runs.
+        columns: Name, title and type of each column.
+        rows: Cells of each row. A cell is a value, an `Estimate` with an interval, or None.
+        notes: Notes for the caption, such as the meaning of intervals and the skipped runs.
     """
 
     columns: tuple[Column, ...]
@@ -32,17 +32,18 @@ class RunTable:
         """Return the table as aligned text.
 
         Args:
-            width: Number of characters per line. Longer cells are folded. None does not fold.
+            width: Maximum number of characters per line. Long cells are folded to fit. None
+                disables folding.
         """
         return table_formats.format_text(
             self.columns, self.rows, table_formats.UNLIMITED_WIDTH if width is None else width
         )
 
     def to_latex(self, path: Path | str | None = None) -> str:
-        """Return the table as a LaTeX `tabular` with the rules of the package booktabs.
+        """Return the table as a LaTeX `tabular` that uses the package booktabs.
 
         Args:
-            path: File to write as well, or None. An existing file is replaced.
+            path: Output file for the text, or None for no file. An existing file is replaced.
         """
         return _write(table_formats.format_latex(self.columns, self.rows), path)
 
@@ -50,15 +51,15 @@ class RunTable:
         """Return the table as Markdown.
 
         Args:
-            path: File to write as well, or None. An existing file is replaced.
+            path: Output file for the text, or None for no file. An existing file is replaced.
         """
         return _write(table_formats.format_markdown(self.columns, self.rows), path)
 
     def to_csv(self, path: Path | str | None = None) -> str:
-        """Return the table as CSV with all digits, and with three columns for each estimate.
+        """Return the table as CSV in full precision. An estimate has three columns.
 
         Args:
-            path: File to write as well, or None. An existing file is replaced.
+            path: Output file for the text, or None for no file. An existing file is replaced.
         """
         return _write(table_formats.format_csv(self.columns, self.rows), path)
 
@@ -85,12 +86,12 @@ class RunTable:
         return format_repr("RunTable", rows=len(self.rows), columns=len(self.columns))
 
     def _repr_markdown_(self) -> str:
-        """Return the table for notebooks."""
+        """Return the table as Markdown, for display in notebooks."""
         return self.to_markdown()
 
 
 def _write(text: str, path: Path | str | None) -> str:
-    """Write the text to a file if there is a path, and return it."""
+    """Return the text, after writing it to a file if `path` is not None."""
     if path is not None:
         write_output_file(Path(path), text.encode(), ". Choose another path.")
     return text

@@ -1,7 +1,7 @@
-"""Formats of tables: aligned text, LaTeX, Markdown and CSV.
+"""Formatting of tables as aligned text, LaTeX, Markdown and CSV.
 
-Texts may come from run folders of other people. Each format escapes the characters that it would
-interpret. Control characters become escapes, and passwords in addresses are masked.
+Text may come from untrusted run folders. Each format escapes its special characters. Control
+characters are escaped, and passwords in URLs are masked.
 """
 
 import csv
@@ -52,9 +52,9 @@ class Column(NamedTuple):
 
     Attributes:
         name: Name in CSV files and data frames.
-        title: Title in all other formats.
-        has_interval: Whether the cells are estimates. In CSV files and data frames, they are three
-            columns: `<name>`, `<name>_low` and `<name>_high`.
+        title: Title in text, LaTeX and Markdown.
+        has_interval: Whether the cells are estimates. In CSV files and data frames, an estimate has
+            three columns: `<name>`, `<name>_low` and `<name>_high`.
     """
 
     name: str
@@ -63,12 +63,12 @@ class Column(NamedTuple):
 
 
 def clean_text(text: str) -> str:
-    """Return the text as one line without control characters and passwords."""
+    """Return the text as one line, with control characters escaped and passwords masked."""
     return mask_secrets(escape_to_one_line(text))
 
 
 def format_cell(cell: Cell) -> str:
-    """Format a cell for people. A missing value is "-"."""
+    """Format a cell for text, LaTeX and Markdown. A missing value is "-"."""
     if cell is None:
         return "-"
     if isinstance(cell, Estimate):
@@ -87,8 +87,8 @@ def format_text(columns: Sequence[Column], rows: Rows, width: int = UNLIMITED_WI
 
     Args:
         columns: Columns.
-        rows: Rows.
-        width: Number of characters per line. Longer cells are folded.
+        rows: Cells of each row.
+        width: Maximum number of characters per line. Long cells are folded to fit.
 
     Returns:
         The text, with a line break at the end.
@@ -110,11 +110,11 @@ def format_text(columns: Sequence[Column], rows: Rows, width: int = UNLIMITED_WI
 
 
 def format_latex(columns: Sequence[Column], rows: Rows) -> str:
-    """Format a table as a LaTeX `tabular` with the rules of the package booktabs.
+    """Format a table as a LaTeX `tabular` that uses the package booktabs.
 
     Args:
         columns: Columns.
-        rows: Rows.
+        rows: Cells of each row.
 
     Returns:
         The text, with a line break at the end.
@@ -159,7 +159,7 @@ def _format_latex_cell(cell: Cell) -> str:
 
 
 def _format_latex_power(match: re.Match[str]) -> str:
-    """Convert a number such as `2.5e-05` to a product with a power of ten."""
+    """Convert a matched number such as `2.5e-05` to LaTeX: a product with a power of ten."""
     mantissa, sign, exponent = match.groups()
     power = f"10^{{{sign if sign == '-' else ''}{exponent}}}"
     return power if mantissa == "1" else f"{mantissa} \\times {power}"
@@ -170,7 +170,7 @@ def format_markdown(columns: Sequence[Column], rows: Rows) -> str:
 
     Args:
         columns: Columns.
-        rows: Rows.
+        rows: Cells of each row.
 
     Returns:
         The text, with a line break at the end.
@@ -191,13 +191,13 @@ def escape_markdown(text: str) -> str:
 
 
 def format_csv(columns: Sequence[Column], rows: Rows) -> str:
-    """Format a table as CSV with all digits of numbers and empty cells for missing values.
+    """Format a table as CSV, with numbers in full precision and empty cells for missing values.
 
-    Text that a spreadsheet would read as a formula starts with an apostrophe.
+    Text that a spreadsheet would read as a formula is prefixed with an apostrophe.
 
     Args:
         columns: Columns.
-        rows: Rows.
+        rows: Cells of each row.
 
     Returns:
         The text, with a line break at the end.
@@ -220,13 +220,13 @@ def _format_csv_cell(cell: Scalar) -> str | int | float:
 
 
 def expand_names(columns: Sequence[Column]) -> list[str]:
-    """Return the names of the columns, with three names for each column of estimates."""
+    """Return the CSV column names. A column of estimates has three: value, low and high end."""
     endings = {True: ("", "_low", "_high"), False: ("",)}
     return [f"{column.name}{end}" for column in columns for end in endings[column.has_interval]]
 
 
 def expand_row(columns: Sequence[Column], row: Sequence[Cell]) -> list[Scalar]:
-    """Return the values of a row, with three values for each estimate."""
+    """Return the CSV values of a row. An estimate has three: value, low and high end."""
     values: list[Scalar] = []
     for column, cell in zip(columns, row, strict=True):
         if isinstance(cell, Estimate):
@@ -237,7 +237,7 @@ def expand_row(columns: Sequence[Column], row: Sequence[Cell]) -> list[Scalar]:
 
 
 def _numeric_columns(columns: Sequence[Column], rows: Rows) -> list[bool]:
-    """Return for each column whether it has numbers and no text."""
+    """Return whether each column contains only numbers and missing values. False without rows."""
     return [
         bool(rows) and not any(isinstance(row[index], str | bool) for row in rows)
         for index in range(len(columns))
