@@ -90,8 +90,8 @@ def train(
             with at least one of the methods `on_metrics`, `on_evaluation`, `on_checkpoint` and
             `on_end`, or a list of these. Callbacks are not stored in the run folder.
         stop_when: Condition such as "return_mean>=195", which is stored as the option `stop_when`,
-            or a function from `rollax.Evaluated` to a bool. The run stops after the first
-            evaluation for which the condition is true. It can be resumed.
+            or a function from `rollax.Evaluated` to a bool. If the condition is true after an
+            evaluation, the run stops. It can be resumed.
         quiet: Whether to print only warnings and errors.
         show: Display that replaces the default display.
 
@@ -286,7 +286,7 @@ def _validate_run(
 
     Returns:
         The environment with the opponents of the run, and the policies of the opponents, keyed by
-        agent type. The environment is None if it is given by an id and there are no opponents.
+        agent type. Without opponents, the environment is `environment` unchanged.
 
     Raises:
         UsageError: If an argument is invalid.

@@ -90,7 +90,7 @@ class Policy:
 
     @standard_numerics()
     def reset_memory(self, carry: Carry, begins: jax.Array) -> Carry:
-        """Reset the memory of environments in which a new episode begins.
+        """Reset the memory of environments where a new episode begins.
 
         Args:
             carry: Memory after a step, in one environment, or `[E, ...]` in E environments.

@@ -1,7 +1,7 @@
 """Quantities that a run derives from the settings of an algorithm.
 
-The functions are values of `AlgorithmEntry.derive_settings` and `AlgorithmEntry.adapt_to_host`.
-Custom algorithms can use them if their settings have the same fields.
+An `AlgorithmEntry` uses these functions as `derive_settings` or `adapt_to_host`. Custom algorithms
+can use a function if their settings have the fields that it reads.
 """
 
 import dataclasses
@@ -90,9 +90,9 @@ def keep_settings(config: Settings) -> Settings:
 
 
 def use_one_cycle_per_update(config: ReplayConfig) -> ReplayConfig:
-    """Return the settings with one cycle of acting and learning per update.
+    """Return the settings with `num_steps` set to one cycle of acting and learning per update.
 
-    The agent that acts in a simulator on the host has then learned from the steps of all previous
-    cycles.
+    In simulators on the host, the acting policy is fixed during an update. With one cycle per
+    update, it has learned from the steps of all previous cycles.
     """
     return dataclasses.replace(config, num_steps=compute_replay_cycle(config)[0])
