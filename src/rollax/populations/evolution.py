@@ -84,10 +84,10 @@ class EvolutionState(NamedTuple):
     Attributes:
         members: State of the population.
         key: Random keys for the replacement of each member, `[P]`.
-        total_return: Sum of rewards since the last generation, float `[P]`. For a selection metric
-            other than the return, sum of the metric.
-        episodes: Number of episodes that ended since the last generation, float `[P]`. For a
-            selection metric other than the return, number of summed values.
+        total_return: Sum of rewards since the last generation, float `[P]`. With another selection
+            metric: sum of its values since then, or the last value of a metric of the state.
+        episodes: Number of episodes that ended since the last generation, float `[P]`. With another
+            selection metric: number of values in `total_return`.
         is_finite: Whether all finite checks have passed since the last generation, bool `[P]`.
         fitness: Last known fitness, or NaN if unknown, float `[P]`. A copy starts with the fitness
             of its parent.

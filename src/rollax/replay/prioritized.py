@@ -253,7 +253,7 @@ def init_prioritized_replay(
 def add_with_largest_priority(
     state: PrioritizedReplayState, rows: ReplayStep, keep: jax.Array
 ) -> PrioritizedReplayState:
-    """Add transitions `[S, ...]` to the streams where `keep` is true, with the largest priority."""
+    """Add transitions `[S, ...]` where `keep` is true, with the largest priority so far."""
     after = ring.add_row_per_stream(state.replay, rows, keep)
     priority, weight = (jnp.full(keep.shape, x) for x in (state.max_priority, state.max_weight))
     return _set_priorities(state, ring.newest_indices(after), priority, weight, keep, after)
