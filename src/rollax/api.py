@@ -200,10 +200,10 @@ def resume(
         The result of the run.
 
     Raises:
-        UsageError: If the run does not exist or has finished, if checkpoints are missing, if
-            config.yaml has changed since they were written, or if an object is passed although the
-            run was not started with such an object. Also if a callback raises, once the run is
-            saved.
+        UsageError: If the run does not exist or has finished, if checkpoints are missing, or if
+            config.yaml has changed since they were written. If an environment or network is passed
+            although the run was started without such an object. If a callback raises, after the run
+            is saved.
         KeyboardInterrupt: After an interrupt, as in `train`.
     """
     argument_validation.check_display(show)

@@ -50,7 +50,7 @@ def any_member(condition: jax.Array) -> jax.Array:
 
     Use the result as the condition of `cond` and `while_loop`. With a condition that differs
     between members, `vmap` would run both branches and copy the loop state in each iteration. The
-    branch must not change members for which the condition is false.
+    branch must leave a member unchanged if the condition is false for this member.
 
     Args:
         condition: Condition, bool `[]`.

@@ -94,7 +94,7 @@ class RolloutArguments(NamedTuple):
     """Arguments of `unroll`, without the environment.
 
     Attributes:
-        policy: Policy.
+        policy: Policy that acts.
         actor: Actor state before the rollout.
         key: Random key.
         num_steps: Number of steps T.
@@ -126,7 +126,7 @@ def make_actor(
     """Return the actor state at the start of an episode in each of E environments.
 
     Args:
-        environment: Environment.
+        environment: Environment to step.
         env_state: States `[E, ...]`.
         obs: Observations `[E, ...]`.
         carry: Initial memory of the policy in one environment.
@@ -156,7 +156,7 @@ def init_actor(environment: Environment, key: jax.Array, num_envs: int, carry: C
     For simulators on the host, observations are zeros until the first recorded step.
 
     Args:
-        environment: Environment.
+        environment: Environment to step.
         key: Random key.
         num_envs: Number of environments E.
         carry: Initial memory of the policy in one environment.
@@ -199,8 +199,8 @@ def step(
     """Step all environments without restarts.
 
     Args:
-        environment: Environment.
-        policy: Policy.
+        environment: Environment to step.
+        policy: Policy that acts.
         actor: Actor state before the step.
         keys: Random keys of the policy and of the environment, `[E]` each, as returned by
             `split_step_keys`.
@@ -250,7 +250,7 @@ def restart_ended_episodes(
     """Start the next episode in each environment where `ended` is true.
 
     Args:
-        environment: Environment.
+        environment: Environment to step.
         actor: Actor state with a reset pool.
         ended: Whether the episode has ended, bool `[E]`.
 
@@ -272,8 +272,8 @@ def unroll(
     """Step all streams T times with automatic restarts.
 
     Args:
-        environment: Environment.
-        policy: Policy.
+        environment: Environment to step.
+        policy: Policy that acts.
         actor: Actor state.
         key: Random key.
         num_steps: Number of steps T.

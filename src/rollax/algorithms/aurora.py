@@ -56,7 +56,7 @@ class AURORAConfig(MAPElitesConfig):
 
 
 def aurora(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build AURORA.
+    """Build AURORA, quality-diversity with learned descriptors.
 
     Args:
         environment: Environment with episodes, state descriptors and `Box` observations.

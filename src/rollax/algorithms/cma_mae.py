@@ -61,10 +61,10 @@ class CMAMAEConfig(CMAMEConfig):
 
 
 def cma_mae(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build CMA-MAE.
+    """Build CMA-MAE, which is CMA-ME with slowly rising acceptance thresholds.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:

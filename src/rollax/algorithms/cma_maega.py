@@ -42,7 +42,7 @@ class CMAMAEGAConfig(CMAMEGAConfig):
 
 
 def cma_maega(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build CMA-MAEGA.
+    """Build CMA-MAEGA, which is CMA-MEGA with the acceptance thresholds of CMA-MAE.
 
     Args:
         environment: Task with a differentiable score function (`task/...`).

@@ -53,10 +53,10 @@ class CMAMEConfig(QDConfig):
 
 
 def cma_me(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build CMA-ME.
+    """Build CMA-ME, which runs CMA-ES searches for improvements of an archive.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:

@@ -49,7 +49,7 @@ class CMAMEGAConfig(QDConfig):
 
 
 def cma_mega(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build CMA-MEGA.
+    """Build CMA-MEGA, where CMA-ES adapts steps along the gradients of fitness and descriptors.
 
     Args:
         environment: Task with a differentiable score function (`task/...`).

@@ -157,7 +157,7 @@ def num_gradient_and_injected(config: DCRLMEConfig) -> tuple[int, int]:
     """Return the number of gradient offspring and the number of injected actors in a batch.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
 
     Raises:
         UsageError: If the sum of both numbers exceeds the batch size.
@@ -189,8 +189,8 @@ def init_emitter(
     """Return the initial state of the emitter, with an empty replay buffer.
 
     Args:
-        environment: The environment.
-        config: Settings.
+        environment: Environment to train in.
+        config: Settings of the algorithm.
         archive: Archive with the parents.
         key: Random key.
         solutions: Initial solutions, `[B, ...]`.
@@ -228,7 +228,7 @@ def gradient_offspring(
     """Create offspring by gradient ascent on the critic, conditioned on target descriptors.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         learner: Critics and replay buffer.
         parents: Parent policies `[n, ...]`.
         target: Target descriptors d', `[n, K]`.
@@ -253,8 +253,8 @@ def make_dcrl_emitter(environment: Environment, config: DCRLMEConfig, archive: A
     Each batch consists of gradient offspring, injected actors and offspring by Iso+LineDD.
 
     Args:
-        environment: The environment.
-        config: Settings.
+        environment: Environment to train in.
+        config: Settings of the algorithm.
         archive: Archive with the parents.
 
     Returns:
@@ -309,10 +309,10 @@ def make_dcrl_emitter(environment: Environment, config: DCRLMEConfig, archive: A
 
 
 def dcrl_me(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build DCRL-ME.
+    """Build DCRL-MAP-Elites, which is PGA-ME with descriptor-conditioned critics and actor.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial policy.
 
     Returns:

@@ -38,10 +38,10 @@ class DNSConfig(MAPElitesConfig):
 
 
 def dns(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build DNS.
+    """Build dominated novelty search (DNS).
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:

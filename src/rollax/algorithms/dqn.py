@@ -126,10 +126,10 @@ def loss(
 
 
 def dqn(environment: Environment, network: Callable[[jax.Array], QNetwork]) -> Algorithm:
-    """Build DQN.
+    """Build deep Q-learning (DQN).
 
     Args:
-        environment: The environment.
+        environment: Environment with a `Discrete` action space.
         network: Function from a random key to a network from observations to action values `[n]`.
 
     Returns:
@@ -189,7 +189,7 @@ def update(
 
     Args:
         agent: Networks and optimizer state.
-        config: Settings.
+        config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key (unused).
 

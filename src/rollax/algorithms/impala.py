@@ -131,7 +131,7 @@ def vtrace_targets_and_advantages(
     population may change both settings.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         arrays: Arguments `reward` to `truncated` of `vtrace` in this order, `[T, S]` each.
 
     Returns:
@@ -164,7 +164,7 @@ def loss(
         moments: Statistics of observations and of value targets, None where not normalized.
         data: Minibatch of B trajectories of L steps.
         weight: Importance weight of each trajectory, `[1, B]`.
-        config: Settings.
+        config: Settings of the algorithm.
         entropy_coefficient: Weight of the entropy bonus at the current progress.
 
     Returns:
@@ -222,10 +222,10 @@ def loss(
 
 
 def impala(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """Build IMPALA.
+    """Build IMPALA, an actor-critic with V-trace.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         network: Function from a random key to a network that outputs `ActorCriticOutput`.
 
     Returns:
@@ -238,7 +238,7 @@ def make_minibatch_layout(config: ImpalaConfig, num_streams: int) -> minibatches
     """Return the layout that divides rollouts of one parameter group into minibatches.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         num_streams: Number of streams that share the parameters.
 
     Returns:
@@ -275,7 +275,7 @@ def learn(
     """Update one set of parameters from a rollout `[T, S]`.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states and statistics.
         rollout: Experience of the S streams, `[T, S, ...]`.
@@ -342,7 +342,7 @@ def draw_trajectories(
     If `config.prioritized` is false, every trajectory is used once per epoch with weight 1.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         progress: Completed fraction of training, from 0 to 1.
         advantage: Advantages of the rollout, `[T, S]`.
         mask: Samples of active agents, bool `[T, S]`, or None for all samples.

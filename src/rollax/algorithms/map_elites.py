@@ -65,10 +65,10 @@ class MAPElitesConfig(QDConfig):
 
 
 def map_elites(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build MAP-Elites.
+    """Build MAP-Elites, which varies the elites of an archive with one elite per cell.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:

@@ -60,10 +60,10 @@ class MEESConfig(QDConfig):
 
 
 def me_es(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build ME-ES.
+    """Build ME-ES, an evolution strategy that maximizes fitness and novelty.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:

@@ -69,10 +69,10 @@ class MEMAPElitesConfig(QDConfig):
 
 
 def me_map_elites(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build ME-MAP-Elites.
+    """Build ME-MAP-Elites, where a bandit selects among several kinds of emitters.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:
@@ -88,7 +88,7 @@ def make_me_map_elites_emitter(
     """Build the emitter of ME-MAP-Elites.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         archive: Archive with the parents.
         score: Scorer (unused).
 

@@ -41,10 +41,10 @@ class MOMEConfig(MAPElitesConfig):
 
 
 def mome(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build MOME.
+    """Build MOME, which is MAP-Elites with a Pareto front in every cell.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:

@@ -124,11 +124,11 @@ def init_state(
     """Return the state before the first update.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         agent_fns: Functions of the agent.
         buffer: Function from the config to the replay buffer.
         key: Random key.
-        config: Settings.
+        config: Settings of the algorithm.
 
     Returns:
         The state, with an empty replay buffer.
@@ -183,7 +183,7 @@ def run_cycle(
     """Run one cycle, which acts, stores the transitions and learns from replay.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         agent_fns: Functions of the agent, as returned by `with_normalized_observations`.
         buffer: Replay buffer.
         play: Function that returns the rollout of the cycle.
@@ -223,7 +223,7 @@ def off_policy(
     """Build an off-policy algorithm from the functions of its agent.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         agent_fns: Functions of the agent.
         buffer: Function from the config to the replay buffer.
 

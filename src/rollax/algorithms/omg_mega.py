@@ -36,7 +36,7 @@ class OMGMEGAConfig(QDConfig):
 
 
 def omg_mega(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build OMG-MEGA.
+    """Build OMG-MEGA, which mutates elites along gradients with random coefficients.
 
     Args:
         environment: Task with a differentiable score function (`task/...`).

@@ -159,7 +159,7 @@ def step(
     """Perform one update, which acts for T steps in every environment and then learns.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         explore: Function from the state to the policy that acts in training.
         learn: Function that learns from the rollout with one set of parameters.
         state: State before the update.
@@ -182,7 +182,7 @@ def learn_by_group(
     """Update each set of parameters from the streams of the agents that use it.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         learn: Function that learns from the rollout with one set of parameters.
         state: State before the update.
         keys: Random keys of the update.
@@ -337,7 +337,7 @@ def on_policy(
     """Build an on-policy algorithm from its `learn` function.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         network: Function from a random key to a network.
         learn: Function that learns from a rollout with one set of parameters.
         make_optimizers: Function `(config, progress)` that returns a dictionary of optimizers with
@@ -414,7 +414,7 @@ def init_state(
     """Return the state before the first update.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         make_network: Function from a random key to a network.
         make_optimizers: Function `(config, progress)` that returns a dictionary of optimizers.
         make_train: Function `(network, optimizers, obs, config)` that returns the initial
@@ -422,7 +422,7 @@ def init_state(
         make_layout: Function `(config, num_streams)` that raises a `ValueError` if a rollout cannot
             be divided evenly.
         key: Random key.
-        config: Settings.
+        config: Settings of the algorithm.
 
     Returns:
         The state.

@@ -58,8 +58,8 @@ def make_pga_emitter(environment: Environment, config: PGAMEConfig, archive: Arc
     Each batch consists of the greedy actor, gradient offspring and offspring by Iso+LineDD.
 
     Args:
-        environment: The environment.
-        config: Settings.
+        environment: Environment to train in.
+        config: Settings of the algorithm.
         archive: Archive with the parents.
 
     Returns:
@@ -108,10 +108,10 @@ def make_pga_emitter(environment: Environment, config: PGAMEConfig, archive: Arc
 
 
 def pga_me(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build PGA-ME.
+    """Build PGA-MAP-Elites, which creates a fraction of the offspring by policy gradients.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial policy.
 
     Returns:

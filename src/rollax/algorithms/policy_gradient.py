@@ -105,7 +105,7 @@ def policy_gradient_algorithm(
     """Build a quality-diversity algorithm with an emitter that learns from recorded transitions.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial policy.
         make_emitter: Function `(environment, config, archive)` that returns the emitter.
 
@@ -159,8 +159,8 @@ def init_learner(
     """Return the initial learner state, with an empty replay buffer.
 
     Args:
-        environment: The environment.
-        config: Settings.
+        environment: Environment to train in.
+        config: Settings of the algorithm.
         buffer: Replay buffer, which is used with one stream.
         network: Initial actor and critics.
         solutions: Initial solutions, `[B, ...]`.
@@ -241,7 +241,7 @@ def policy_gradient_variation(
     contains fewer transitions than a batch.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         buffer: Replay buffer.
         replay: State of the replay buffer.
         critic: Critics of the learner.

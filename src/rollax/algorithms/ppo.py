@@ -157,7 +157,7 @@ def loss(
         network: Actor-critic network.
         observations: Observation statistics, or None.
         data: Minibatch of B sequences of L steps, `[L, B, ...]`.
-        config: Settings.
+        config: Settings of the algorithm.
         entropy_coefficient: Weight of the entropy bonus at the current progress (c2).
 
     Returns:
@@ -193,10 +193,10 @@ def loss(
 
 
 def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """Build PPO.
+    """Build proximal policy optimization (PPO).
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         network: Function from a random key to a network that outputs `ActorCriticOutput`.
 
     Returns:
@@ -217,7 +217,7 @@ def learn(
     """Update one set of parameters from a rollout `[T, S]` (algorithm 1, lines 4 to 7).
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states and statistics.
         rollout: Experience of the S streams, `[T, S, ...]`.

@@ -89,7 +89,7 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
     """Build PPO with random network distillation.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         network: Function from a random key to a network that outputs `ActorCriticOutput`.
 
     Returns:
@@ -127,7 +127,7 @@ def learn(
     """Update one set of parameters from a rollout `[T, S]`.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states, statistics and novelty networks.
         rollout: Experience of the S streams, `[T, S, ...]`.

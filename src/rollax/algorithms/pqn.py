@@ -154,10 +154,10 @@ def loss(
 
 
 def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """Build PQN.
+    """Build parallelized Q-learning (PQN).
 
     Args:
-        environment: The environment.
+        environment: Environment with a `Discrete` action space.
         network: Function from a random key to a network `(carry, obs) -> (carry, action values
             [n])`.
 
@@ -186,7 +186,7 @@ def make_epsilon_greedy_network(
     """Build a network with an epsilon-greedy policy and the value of the best action.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         progress: Completed fraction of training, from 0 to 1, which determines epsilon.
         train: Parameters and observation statistics.
 
@@ -249,7 +249,7 @@ def make_optimizers(
     """Build the optimizer of the network, with its learning rate at the current progress.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         progress: Completed fraction of training, from 0 to 1.
 
     Returns:
@@ -272,7 +272,7 @@ def learn(
     """Update one set of parameters from a rollout `[T, S]` (algorithm 1).
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states and statistics.
         rollout: Experience of the S streams, `[T, S, ...]`.

@@ -137,7 +137,7 @@ def init_state(
         components: Function from the config to the scorer, the archive and the emitter.
         solution: Function from a random key to an initial solution.
         key: Random key.
-        config: Settings.
+        config: Settings of the algorithm.
 
     Returns:
         The state, with an empty archive.
@@ -174,7 +174,7 @@ def quality_diversity(
     """Build a quality-diversity algorithm from an archive and an emitter.
 
     Args:
-        environment: Environment with state descriptors that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
         make_archive: Function `(config, low, high)` that returns an archive with the descriptor
             bounds `low` and `high`.
@@ -306,11 +306,11 @@ def make_components(
     """Build the scorer, the archive and the emitter from the settings.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         make_archive: Function `(config, low, high)` that returns the archive.
         make_emitter: Function `(config, archive, scorer)` that returns the emitter.
         scoring_options: Function from the config to the options of scoring.
-        config: Settings.
+        config: Settings of the algorithm.
 
     Returns:
         The scorer, the archive and the emitter.

@@ -111,7 +111,7 @@ def temperature_gradient(
     """Return the gradient of the temperature loss (eq. 18) with respect to log alpha.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         temperature: Temperature alpha.
         log_prob: Log-probabilities of sampled actions, `[B]`.
         batch: Batch of B transitions. The target entropy excludes action dimensions that the
@@ -125,10 +125,10 @@ def temperature_gradient(
 
 
 def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
-    """Build SAC.
+    """Build soft actor-critic (SAC).
 
     Args:
-        environment: The environment.
+        environment: Environment with a bounded `Box` action space.
         network: Function from a random key to the policy and the critics.
 
     Returns:
@@ -168,12 +168,12 @@ def update(
 
     Args:
         agent: Networks, temperature and optimizer states.
-        config: Settings.
+        config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key of the sampled actions.
 
     Returns:
-        The updated agent, and metrics by name, including "td_error" `[B]`.
+        The updated agent, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
     """
     noise, policy_noise = jax.random.normal(key, (2, *batch.action.shape))
     optimizer, states = optimizers(config), agent.optimizer

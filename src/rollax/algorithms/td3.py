@@ -92,10 +92,10 @@ def policy_loss(
 
 
 def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
-    """Build TD3.
+    """Build twin delayed deep deterministic policy gradient (TD3).
 
     Args:
-        environment: The environment.
+        environment: Environment with a bounded `Box` action space.
         network: Function from a random key to the policy and the critics.
 
     Returns:
@@ -128,12 +128,12 @@ def update(
 
     Args:
         agent: Networks and optimizer states.
-        config: Settings.
+        config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key of the target noise.
 
     Returns:
-        The updated agent, and metrics by name, including "td_error" `[B]`.
+        The updated agent, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
     """
     optimizer, states = optimizers(config), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)

@@ -2,8 +2,8 @@
 
 Pierrot et al. 2022, arXiv:2202.03057. A front contains solutions that do not dominate each other.
 When a solution enters a full front, the most crowded solution is removed (Janmohamed et al. 2023,
-arXiv:2302.12668). Of several equally crowded solutions, the last one is removed. The original paper
-removes a random solution. The solutions of a batch are inserted sequentially.
+arXiv:2302.12668). If several solutions are equally crowded, the last one is removed. The original
+paper removes a random solution. The solutions of a batch are inserted sequentially.
 """
 
 import functools

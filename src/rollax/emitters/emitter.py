@@ -35,9 +35,9 @@ class Emitter(NamedTuple):
         init: Function `(key, solutions)` from initial solutions `[B, ...]` to the initial state.
         ask: Function `(state, archive_state, key, B)` that returns the state and new solutions
             `[B, ...]`.
-        tell: Function `(state, archive_state, evaluated, key)` that updates the emitter with an
-            `EvaluatedBatch` of its own solutions. It is called after the insertion into the archive
-            and returns the new state.
+        tell: Function `(state, archive_state, evaluated, key)` that returns the state updated with
+            an `EvaluatedBatch` of the emitter's solutions. It is called after the insertion into
+            the archive.
         metrics: Function from the state to a dictionary of scalar metrics.
         refresh: Function from the state to a new state, which runs once per update, before the
             iterations.

@@ -285,8 +285,8 @@ def estimate_gradient(points: jax.Array, utility: jax.Array, sigma: Scalar) -> j
     """Estimate the gradient of the utility from antithetic pairs of solutions around a parent.
 
     The gradient is g = mean((u(x + sigma eps) - u(x - sigma eps)) eps) over all pairs, where u is
-    the utility. As in the reference implementation of ME-ES, the sum is divided by the number of
-    pairs, not of solutions. This determines the size of the gradient relative to the weight decay.
+    the utility. The sum is divided by the number of pairs, not of solutions, as in the reference
+    implementation of ME-ES. This determines the size of the gradient relative to the weight decay.
 
     Args:
         points: Flattened solutions, `[n, D]`: x + sigma eps of all pairs, followed by x - sigma eps

@@ -139,7 +139,8 @@ def gradient_arborescence_emitter(
 
     Returns:
         The emitter. Its `init` raises a `UsageError` if the batch size is not a multiple of the
-        number of searches or is too small, or if solutions contain values that are not floats.
+        number of searches, if a search would have fewer than 3 solutions, or if solutions contain
+        values that are not floats.
     """
     size = len(archive.low) + 1
 

@@ -51,9 +51,9 @@ def cma_es_emitter(
         rules: Rules of ranking, selection and restart.
 
     Returns:
-        The emitter. Its `init` raises a `UsageError` if the batch size is not a multiple of the
-        number of searches or is too small, or if solutions contain values that are not floats or
-        have too many parameters.
+        The emitter. Its `init` raises a `UsageError` in these cases: The batch size is not a
+        multiple of the number of searches. A search would have fewer than 2 solutions. Solutions
+        contain values that are not floats. Solutions have more than `MAX_SOLUTION_SIZE` parameters.
     """
 
     def init(key: jax.Array, solutions: Solution) -> SearchesState:

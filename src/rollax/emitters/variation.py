@@ -93,8 +93,8 @@ def polynomial_emitter(
 
     Args:
         archive: Archive with the parents.
-        bounds: Lower and upper bounds, to which all numbers of a solution are clipped. They are
-            scalars or arrays that broadcast to the shape of each array of a solution.
+        bounds: Lower and upper bounds, which are scalars or broadcast to the shape of each array of
+            a solution. All numbers of a solution are clipped to the bounds.
         eta: Distribution index of polynomial mutation and simulated binary crossover. The changes
             are smaller for larger values.
         mutation_fraction: Probability of mutation of each number.

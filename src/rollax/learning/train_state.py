@@ -376,9 +376,9 @@ def split_network(network: Parameters) -> NetworkParts:
     """Split a network into two pytrees with separate optimizers, "actor" and "critic".
 
     Returns:
-        Dictionary of pytrees with the structure of the network. "critic" has the arrays of the
-        field `critic` of the network, and is absent if there are none. "actor" has the arrays of
-        all other fields. All other leaves are None.
+        Dictionary of pytrees with the structure of the network. "critic" holds the arrays of the
+        field `critic` of the network and is absent if there are none. "actor" holds the arrays of
+        all other fields. The remaining leaves of both are None.
     """
 
     def is_critic(path: jax.tree_util.KeyPath, _: Leaf) -> bool:

@@ -53,9 +53,10 @@ class GRU(eqx.Module):
 
     Recurrent weights are orthogonal per gate, and input weights are Glorot normal. Biases are 0,
     except for the bias b of the update gate z. A unit with bias b keeps the fraction sigmoid(b) of
-    its value in each step. b is log u with u ~ U(1, MAX_TIME_CONSTANT - 1), which gives time
-    constants of 2 to `MAX_TIME_CONSTANT` steps (chrono initialization, Tallec and Ollivier 2018,
-    arXiv:1804.11188, eq. 16). With b = 0, every unit would lose half of its value in each step.
+    its value in each step. Initially, b = log u with u ~ U(1, MAX_TIME_CONSTANT - 1). Units
+    therefore have time constants of 2 to `MAX_TIME_CONSTANT` steps (chrono initialization, Tallec
+    and Ollivier 2018, arXiv:1804.11188, eq. 16). With b = 0, every unit would lose half of its
+    value in each step.
     """
 
     cell: eqx.nn.GRUCell

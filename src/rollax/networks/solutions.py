@@ -83,8 +83,8 @@ def make_solution(environment: Environment, config: PolicyConfig, key: jax.Array
         The solution.
 
     Raises:
-        UsageError: If the solution is a policy and the action space is not `Discrete`, a `Ball` or
-            a bounded `Box` of floats, or if a size in the config is below 1.
+        UsageError: If a policy is required and the action space is not `Discrete`, a `Ball` or a
+            bounded `Box` of floats. Also if a size in the config is below 1.
     """
     space: Any = environment.action_space
     if has_closed_form(environment):

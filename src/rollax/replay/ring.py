@@ -357,9 +357,10 @@ def make_nstep_batch(
     """Return a batch of transitions with n-step returns.
 
     The reward of a transition is R = sum_(i<k) gamma^i r_i. Its discount is gamma^k, or 0 if the
-    episode terminates within the k steps. The number of steps k is `num_steps`, or less if the
-    episode ends earlier, if the newest transition is reached, or if a new episode begins although
-    the previous episode did not end. The last case occurs when a run with simulators is resumed.
+    episode terminates within the k steps. The number of steps k is at most `num_steps`. It is
+    smaller if the episode ends earlier, if the newest transition is reached, or if a new episode
+    begins although the previous episode did not end. The last case occurs when a run with
+    simulators is resumed.
 
     Args:
         replay: Replay of `ReplayStep`s.
