@@ -1,4 +1,4 @@
-"""Training and resuming runs from Python."""
+"""Functions `train` and `resume`, which start and continue training runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -101,7 +101,7 @@ def load(
 
 
 def _check_same_kind(spec: Spec, environment: Environment) -> None:
-    """Raise UsageError if one of the run's environment and `environment` is compiled, one not."""
+    """Raise UsageError if only one of the two environments is a simulator on the host."""
     if is_suite_environment(spec.environment) and is_on_host(environment) != has_host_suite(
         spec.environment
     ):

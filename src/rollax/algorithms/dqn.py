@@ -223,7 +223,7 @@ def explore(
     key: jax.Array,
     progress: jax.Array,
 ) -> tuple[jax.Array, Carry]:
-    """Sample an epsilon-greedy action. Returns the action and the unchanged carry."""
+    """Return an epsilon-greedy action with the epsilon at `progress`, and the unchanged carry."""
     return EpsilonGreedy(
         mask_illegal_values(agent.network(obs), obs), epsilon_schedule(config, progress)
     ).sample(key), carry

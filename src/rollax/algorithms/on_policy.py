@@ -100,7 +100,7 @@ class RolloutEnd(NamedTuple):
         agent_done: Whether the agent has terminated or been truncated while the episode of its
             environment continues, bool `[S]`, or None for a single agent.
         discounted_return: Discounted return of each running episode before the rollout, float
-            `[S]`. It starts the sums of this rollout.
+            `[S]`, from which reward normalization continues.
     """
 
     carry: Carry

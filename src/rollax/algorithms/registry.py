@@ -1,4 +1,4 @@
-"""Registry of algorithms by name."""
+"""Registry of built-in and custom algorithms, which finds an `AlgorithmEntry` by its name."""
 
 import importlib
 import importlib.metadata
@@ -129,7 +129,7 @@ def register_algorithm(name: str, entry: AlgorithmEntry) -> None:
 
 
 def ensure_registered(algorithm: AlgorithmEntry | str) -> str:
-    """Return the name of an algorithm. An entry that is not registered yet is registered.
+    """Return the name of an algorithm. Register an entry that is not registered yet.
 
     Args:
         algorithm: Name or entry. A new entry is registered under the name of its constructor.

@@ -238,7 +238,7 @@ def front_metrics(
 
 
 class PlacedSolution(NamedTuple):
-    """Solution to insert.
+    """Scored solution with the index of its cell, to be inserted.
 
     Attributes:
         solution: Scored solution.

@@ -285,7 +285,7 @@ def metrics(cells: Cells, state: UnstructuredState, offset: Scalar) -> dict[str,
 
 
 class EncodedSolution(NamedTuple):
-    """Solution to insert.
+    """Scored solution with its code, to be inserted.
 
     Attributes:
         solution: Scored solution.

@@ -179,7 +179,7 @@ def bin_coordinates(point: jax.Array, num_bins: int) -> jax.Array:
 
 
 def bin_index(coordinates: jax.Array, num_bins: int) -> jax.Array:
-    """Return the row-major index of the bin with these coordinates, int32 `[]`."""
+    """Return the row-major index of a bin from its coordinates `[K]`, int32 `[]`."""
     strides = jnp.asarray([num_bins**k for k in reversed(range(coordinates.shape[0]))], jnp.int32)
     return jnp.sum(coordinates * strides)
 

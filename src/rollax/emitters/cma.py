@@ -75,7 +75,7 @@ class CMAParameters(NamedTuple):
 
 
 def init_search(mean: jax.Array, sigma: Scalar) -> SearchDistribution:
-    """Return the initial search distribution.
+    """Return the search distribution N(mean, sigma^2 I) before the first generation.
 
     Args:
         mean: Mean, `[D]`.

@@ -397,7 +397,7 @@ def split_network(network: Parameters) -> NetworkParts:
 def apply_gradients(
     optimizer: optax.GradientTransformation, state: State, part: Parameters, gradient: Parameters
 ) -> tuple[Any, Any]:
-    """Apply one optimizer step.
+    """Update parameters and optimizer state by one optimizer step.
 
     Args:
         optimizer: Optimizer.

@@ -91,7 +91,7 @@ def make_conditioned_actor_critics(
 
 
 def first_layer(policy: Actor) -> Linear:
-    """Return the first dense layer of a policy after its encoder, which may be that of the head."""
+    """Return the first dense layer after the encoder. Without hidden layers, it is in the head."""
     return policy.dense.layers[0] if policy.dense.layers else policy.head.layer
 
 

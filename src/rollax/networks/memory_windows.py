@@ -92,7 +92,7 @@ def carries_at_sequence_starts(carries: Carry, length: int) -> Any:
 
 
 def first_carries(carries: Carry) -> Any:
-    """Return the carries `[S, ...]` before the first step of carries in compact form."""
+    """Return the carries `[S, ...]` before the first step of a rollout in compact form."""
     return jax.tree.map(
         lambda x: x[0],
         _map_by_type(MemoryWindowSequence, lambda windows: windows.first, lambda x: x, carries),

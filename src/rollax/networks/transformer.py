@@ -110,7 +110,7 @@ class Gate(eqx.Module):
 
 
 class GatedTransformer(eqx.Module):
-    """Layer of GTrXL (sections 3.1 and 3.2) from `[n]` to `[n]`. The carry holds its last M inputs.
+    """Layer of GTrXL (sections 3.1 and 3.2) from `[n]` to `[n]`. The carry holds the last M inputs.
 
         y = g(x, relu(attention(norm([carry, x])))),    out = g'(y, relu(dense(norm'(y))))
 

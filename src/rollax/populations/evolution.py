@@ -41,7 +41,7 @@ EPISODE_RETURN = "episode_return"  # name of the mean return in training as a me
 
 
 class Range(NamedTuple):
-    """Range of a setting.
+    """Range of a setting that population-based training changes.
 
     Attributes:
         low: Minimum value, which must be positive for a "log" scale.
@@ -102,7 +102,7 @@ class EvolutionState(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """Result of one call of `evolve`.
+    """Fitness, parents and settings of one generation, as returned by `evolve`.
 
     Attributes:
         fitness: Last known fitness before the generation, or NaN if unknown or not finite, float
