@@ -37,7 +37,7 @@ class Extraction(NamedTuple):
     finish: Callable[[Any, jax.Array], jax.Array]
 
 
-# Descriptor of the last state of the episode.
+# State descriptor after the last step of the episode.
 FINAL_EXTRACTION = Extraction(
     start=lambda zeros, max_steps: zeros,
     add=lambda memory, descriptor, step, alive: jnp.where(alive, descriptor, memory),

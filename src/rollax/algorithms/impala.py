@@ -85,8 +85,8 @@ class ImpalaConfig:
     vtrace_lambda: float = traced_field(0.95, 0, 1)
     """Trace decay of V-trace."""
     rho_clip: float = traced_field(1.0, low=0, high=float("inf"))
-    """Upper bound of the importance weight of a temporal difference (rho-bar). It determines
-    whose value is learned.
+    """Upper bound of the importance weight of a temporal difference (rho-bar). It determines the
+    policy for which values are learned.
     """
     c_clip: float = traced_field(1.0, low=0, high=float("inf"))
     """Upper bound of the trace coefficients (c-bar), at most rho_clip. Smaller values shorten

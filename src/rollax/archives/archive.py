@@ -67,8 +67,8 @@ class InsertionCounts(NamedTuple):
         new: Number of solutions that became an elite without replacing one (in Pareto fronts: that
             were inserted into an empty cell).
         better: Number of all other solutions that became an elite.
-        outside: Number of solutions with a finite descriptor out of bounds. They belong to the
-            nearest cell.
+        outside: Number of finite solutions with a descriptor out of bounds. Cell archives assign
+            them to the nearest cell.
         nonfinite: Number of solutions with a NaN or infinite score. They are not inserted.
         below_threshold: Number of finite solutions whose fitness did not exceed the threshold of
             their cell, or None if the archive has no thresholds.
