@@ -103,7 +103,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from rollax.algorithms.sac import SACConfig as SACConfig, sac as sac
     from rollax.algorithms.td3 import TD3Config as TD3Config, td3 as td3
 
-# Public names by the module that defines them.
+# Public names, keyed by the module that defines them.
 _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     # Runs
     "rollax.api": ("resume", "train"),

@@ -16,8 +16,8 @@ class Config(Protocol):
     """Settings of an algorithm, declared with `rollax.config.settings_dataclass`.
 
     Traced fields may differ between the members of a population. Resuming a run with another
-    learning rate requires a traced field `learning_rate`. It sets this field, scales all fields
-    that end in `_learning_rate` by the same factor, and disables the schedule
+    learning rate requires a traced field `learning_rate`. `resume` then sets this field, scales all
+    fields that end in `_learning_rate` by the same factor, and disables the schedule
     `learning_rate_final_fraction`.
     """
 
@@ -33,7 +33,7 @@ class Config(Protocol):
 
 
 class ArchiveSettings(NamedTuple):
-    """Settings of an archive that a run reads.
+    """Settings of an algorithm's archive, as returned by `AlgorithmEntry.derive_settings`.
 
     Attributes:
         batch_size: Number of solutions per batch.
@@ -41,7 +41,7 @@ class ArchiveSettings(NamedTuple):
             metrics use.
         objectives: Names of the objectives, or `()` for a single fitness.
         reference: Reference point of the hypervolume, one number per objective.
-        threshold_start: Initial acceptance threshold of cells, or None without thresholds.
+        threshold_start: Initial acceptance threshold of cells, or None if cells have no thresholds.
     """
 
     batch_size: int
@@ -54,16 +54,18 @@ class ArchiveSettings(NamedTuple):
 class DerivedSettings(NamedTuple):
     """Quantities that a run derives from the settings of an algorithm.
 
-    Runs use these quantities instead of the names of settings. A default value means that a
-    quantity does not apply to the algorithm.
+    Runs read these quantities because the names of settings differ between algorithms. A default
+    value means that a quantity does not apply to the algorithm.
 
     Attributes:
         num_envs: Number of environments, which a run divides among devices, or 0.
         replay_capacity: Capacity of the replay buffer in transitions, or 0.
         gradient_steps: Number of gradient steps per update on replayed batches.
-        learning_starts: Numbers of frames before learning starts, by name of the setting.
-        sizes: Settings that determine the memory use of an update, by name, for error messages.
-        archive: Settings of the archive, or None.
+        learning_starts: Number of frames before learning starts, keyed by the setting that
+            determines it. Learning starts after the largest of these numbers.
+        sizes: Values of the settings that determine the memory use of an update, keyed by setting
+            name, for error messages.
+        archive: Settings of the archive, or None for algorithms without an archive.
     """
 
     num_envs: int = 0
@@ -81,8 +83,8 @@ class EpisodeSums(NamedTuple):
         number: Number of episodes, float32 `[]`.
         total_return: Sum of the returns, float32 `[]`.
         total_length: Sum of the lengths, float32 `[]`.
-        agent_type_sums: `(number, total_return)` of each agent type by name. It is empty for
-            environments with a single agent type.
+        agent_type_sums: `(number, total_return)` of the agents of each type, keyed by agent type.
+            Empty for environments with fewer than two agent types.
     """
 
     number: Any = 0.0
@@ -92,7 +94,7 @@ class EpisodeSums(NamedTuple):
 
 
 class FiniteChecks(NamedTuple):
-    """Whether each part of an update is free of NaN and infinity, bool `[]` each.
+    """Whether the arrays of an update are free of NaN and infinity, bool `[]` per kind of array.
 
     Fields are in the order from cause to effect. Fields that do not apply are True.
     """
@@ -113,27 +115,27 @@ def check_finite(
     *,
     on_policy: bool,
 ) -> FiniteChecks:
-    """Check which parts of an update are free of NaN and infinity.
+    """Check whether observations, rewards, advantages, loss and parameters are finite.
 
     If advantages, loss or parameters are not finite, observations and rewards whose square
     overflows float32 also count as non-finite, because they may be the cause.
 
     Observations are most of the data of an update. With `on_policy`, they are therefore checked
     only if the advantages, the loss or the parameters are not finite. A non-finite observation
-    affects the gradient of the first layer if the network learned from it, and the advantage if it
-    is a final observation. An infinite final observation with a finite value, for example because
-    of tanh, is not detected.
+    makes the gradient of the first layer non-finite if the network learned from it. A non-finite
+    final observation of an episode makes the advantage non-finite. An infinite final observation
+    with a finite value, for example because of tanh, is not detected.
 
     Args:
-        obs: Pytree of observations, or None to skip their check.
-        reward: Rewards.
-        advantage: Advantages, or None.
-        loss: Loss of the update.
+        obs: Pytree of observations, or None to skip the check of observations.
+        reward: Rewards of any shape.
+        advantage: Advantages of any shape, or None.
+        loss: Losses of any shape.
         parameters: Parameters after the update.
-        on_policy: Whether the loss was computed from these observations.
+        on_policy: Whether the loss was computed from exactly these observations.
 
     Returns:
-        The finite checks of all parts.
+        One bool `[]` per kind of array.
     """
     advantage_finite, loss_finite = tree.all_finite(advantage), tree.all_finite(loss)
     parameters_finite = tree.all_finite(parameters)
@@ -163,11 +165,11 @@ class Metrics(NamedTuple):
     """Metrics of one update.
 
     Attributes:
-        values: Scalar metrics by name.
+        values: Scalar metrics, keyed by name.
         episodes: Sums over the episodes that ended during the update.
-        finite: Finite checks of the parts of the update.
+        finite: Whether the arrays of the update are finite.
         reward: Sum of the rewards in all streams, including running episodes, float32 `[]`, or None
-            if it is not reported.
+            if the algorithm does not report it.
     """
 
     values: dict[str, jax.Array]
@@ -214,15 +216,15 @@ class ActFn(Protocol):
         greedy: jax.Array | bool,
         /,
     ) -> tuple[Any, Carry]:
-        """Return the action in one environment and the memory after the step.
+        """Return the action in one environment and the policy's memory after the step.
 
-        In multi-agent environments, observation, memory and action have a leading axis `[A]`.
+        In multi-agent environments, observation, memory and action have a leading agent axis `[A]`.
         """
         ...
 
 
 def reseed(state: State, key: jax.Array) -> State:
-    """Return the state with every typed key replaced by a key derived from `key`."""
+    """Return the state with every random key (typed JAX key) replaced by one derived from `key`."""
     leaves, structure = jax.tree.flatten(state)
     for index, leaf in enumerate(leaves):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -241,12 +243,12 @@ class ArchiveFunctions(NamedTuple):
         score: Function `(state, solutions, key)` that evaluates solutions `[B]` in one episode
             each, and returns a `rollax.acting.scoring.Score`.
         ask: Function from a state to the next state and solutions `[B]` for an external evaluation.
-        tell: Function `(state, solutions, score)` that returns the state after an external
-            evaluation and the insertion counts.
+        tell: Function `(state, solutions, score)` that inserts externally evaluated solutions. It
+            returns the next state and the insertion counts.
         qd_offset: Function from a state to the offset that the QD score adds to the fitness of
             every elite.
-        num_batches: Function from a state to the number of calls of `tell` and of updates so far,
-            int32 `[]`.
+        num_batches: Function from a state to the number of previous updates and `tell` calls in
+            total, int32 `[]`.
     """
 
     archive: Callable[[State], tuple[Any, Any]]
@@ -277,8 +279,8 @@ class Algorithm(NamedTuple):
         config: Function from a state to its config.
         with_config: Function `(state, config)` that returns the state with the given config.
             Sweeps, population-based training and resuming use it to change settings.
-        state_metrics: Function from a state to scalars by name, such as the coverage of an archive.
-            Every evaluation reports them in addition to the metrics of its episodes.
+        state_metrics: Function from a state to a dictionary of scalars, such as the coverage of an
+            archive. Every evaluation reports them in addition to the metrics of its episodes.
         archived: Functions of the archive, or None for algorithms without an archive.
         rollouts: Function from a state, or its `acting_state`, to the
             `rollax.acting.streams.RolloutArguments` of the next update. Learning from simulators on
@@ -308,7 +310,7 @@ class Algorithm(NamedTuple):
 
 
 def uniform_placement(part: PyTree, is_split: bool = True) -> Any:
-    """Return a pytree with the structure of `part` and `is_split` as the value of every leaf."""
+    """Return a pytree with the structure of `part` whose leaves are all `is_split`."""
     return jax.tree.map(lambda leaf: is_split, part)
 
 
@@ -318,10 +320,10 @@ def make_placement(
     """Build a function for `Algorithm.placement` of a state that is a NamedTuple.
 
     Args:
-        fields: Names of the fields whose leaves are split over devices.
-        parts: Functions from a part of the state to its placement, by type of the part. They apply
-            to parts anywhere in the state and take precedence over `fields`. For example,
-            `uniform_placement` splits all leaves of a part.
+        fields: Names of the state fields whose leaves are split over devices.
+        parts: Functions from a nested object of the state to its placement, keyed by the type of
+            the object. They apply at any depth and take precedence over `fields`. For example,
+            `{ReplayState: uniform_placement}` splits all leaves of every `ReplayState`.
 
     Returns:
         Function from a state to a pytree of bools.

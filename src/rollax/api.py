@@ -1,4 +1,4 @@
-"""Training and resuming runs from Python."""
+"""Functions `train` and `resume`, which start and continue training runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,26 +72,26 @@ def train(
         arguments: Arguments of the environment, if `environment` is an id.
         eval_arguments: Arguments of the environment that differ in evaluations, such as held-out
             tasks.
-        sweep: Values of traced settings by name. Each combination of values and seed becomes a
-            member.
-        opponents: Runs by agent type. Agents of these types follow the policy of a run without
-            learning. "RUN" or a result selects the last checkpoint of a run, "RUN@best" the best
-            checkpoint, and "RUN@40960" the checkpoint at a step. The policies are copied to the new
-            run folder. If an opponent was trained with an environment or network object, the object
-            of this run is used.
-        evolve: Ranges `(low, high)` or `(low, high, "log" or "linear")` of settings by name.
-            Population-based training changes the settings within these ranges. `seeds` is the
-            number of members.
+        sweep: Dictionary from the name of a traced setting to its values. Each combination of
+            values and seed becomes a member.
+        opponents: Dictionary from an agent type to a run. Agents of this type follow the policy of
+            that run and do not learn. "RUN" or a result selects the last checkpoint of the run,
+            "RUN@best" the best checkpoint, and "RUN@40960" the checkpoint at a step. The policies
+            are copied to the new run folder. If an opponent was trained with an environment or
+            network object, it uses the object that is passed to this run.
+        evolve: Dictionary from the name of a traced setting to its range, `(low, high)` or `(low,
+            high, "log" or "linear")`. Population-based training changes the settings within these
+            ranges. `seeds` is the number of members.
         options: All other options of the run.
-        metrics: Function from `Episodes` to additional metrics of an evaluation by name.
-        imports: Modules that register parts of the run, such as its algorithm or environment.
-            Commands that continue the run import these modules.
-        callback: Function of `rollax.RunEvent`, which is called for every event, or an object with
-            at least one of the methods `on_metrics`, `on_evaluation`, `on_checkpoint` and `on_end`,
-            or a list of these. Callbacks are not stored in the run folder.
+        metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
+        imports: Names of modules that register the algorithm or the environment. Commands that read
+            the run folder import these modules.
+        callback: Function of a `rollax.RunEvent`, which is called for every event, or an object
+            with at least one of the methods `on_metrics`, `on_evaluation`, `on_checkpoint` and
+            `on_end`, or a list of these. Callbacks are not stored in the run folder.
         stop_when: Condition such as "return_mean>=195", which is stored as the option `stop_when`,
-            or a function from `rollax.Evaluated` to a bool. If it holds after an evaluation, the
-            run stops and can be resumed.
+            or a function from `rollax.Evaluated` to a bool. If the condition is true after an
+            evaluation, the run stops. It can be resumed.
         quiet: Whether to print only warnings and errors.
         show: Display that replaces the default display.
 
@@ -99,11 +99,11 @@ def train(
         The result of the run.
 
     Raises:
-        UsageError: If an argument is invalid. It is raised before compilation and before any write.
-            Also if a callback raises, once the run is saved.
+        UsageError: If an argument is invalid, before anything is compiled or written. Also if a
+            callback raises, after the run is saved.
         KeyboardInterrupt: After an interrupt (Ctrl-C), once the run is saved. The message contains
-            the folder, and the attribute `result` is the value that the function would have
-            returned. After a second interrupt, it is raised immediately and has no `result`.
+            the folder. The attribute `result` holds the `Result` of the steps so far. A second
+            interrupt raises it immediately, without `result`.
     """
     name = ensure_registered(algorithm)
     custom_environment = argument_validation.validate_environment(environment)
@@ -181,28 +181,29 @@ def resume(
 
     Args:
         folder: Result of the run, or its folder.
-        total_steps: Number of environment steps. A new value also changes the end of schedules.
+        total_steps: New total number of environment steps, including the steps before the resume.
+            It also changes the end of schedules. None keeps the stored number.
         environment: The environment, if the run was started with an environment object.
-        network: Function that returns the network, if the run was started with such a function.
-        metrics: Function from `Episodes` to additional metrics of an evaluation by name.
+        network: The network function, if the run was started with a network function.
+        metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
         learning_rate: Constant learning rate that replaces the schedule.
         callback: Callbacks, as in `train`.
         stop_when: Condition or function that stops the run early, as in `train`. A condition
-            replaces the stored one, and "off" removes it.
+            replaces the stored condition. "off" removes the stored condition.
         quiet: Whether to print only warnings and errors.
         show: Display that replaces the default display.
         trust: Whether to import the modules that are listed in the folder. Set it only for folders
             from people that you trust.
-        **changes: Other options of the run to change, such as `on_nonfinite` or `devices`.
+        **changes: New values of other `RunOptions`, such as `on_nonfinite` or `devices`.
 
     Returns:
         The result of the run.
 
     Raises:
-        UsageError: If the run does not exist or has finished, if checkpoints are missing, if
-            config.yaml has changed since they were written, or if an object is passed although the
-            run was not started with such an object. Also if a callback raises, once the run is
-            saved.
+        UsageError: If the run does not exist or has finished, if checkpoints are missing, or if
+            config.yaml has changed since they were written. If an environment or network is passed
+            although the run was started without such an object. If a callback raises, after the run
+            is saved.
         KeyboardInterrupt: After an interrupt, as in `train`.
     """
     argument_validation.check_display(show)
@@ -281,11 +282,11 @@ def _validate_run(
     metrics: MetricsFn | None,
     callbacks: Sequence[dispatch.NamedCallback],
 ) -> tuple[Environment | None, dict[str, Policy]]:
-    """Check a run before its compilation.
+    """Check all arguments of a run, and add the opponents to its environment.
 
     Returns:
-        The environment with the opponents of the run, and the policies of the opponents by agent
-        type.
+        The environment with the opponents of the run, and the policies of the opponents, keyed by
+        agent type. Without opponents, the environment is `environment` unchanged.
 
     Raises:
         UsageError: If an argument is invalid.

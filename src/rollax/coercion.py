@@ -44,9 +44,9 @@ def coerce(name: str, value: object, hint: TypeHint, where: str = "") -> Any:
     Args:
         name: Name of the setting, for the error message.
         value: Value to convert.
-        hint: bool, int, float, str, Path, Any, a Literal, None, or unions, tuples and dictionaries
-            of these.
-        where: Prefix of the error message.
+        hint: bool, int, float, str, Path, Any, None, a Literal of strings, or a union, tuple or
+            dictionary of these types.
+        where: Prefix of the error message, such as "train: ".
 
     Returns:
         The converted value.
@@ -65,14 +65,14 @@ def coerce(name: str, value: object, hint: TypeHint, where: str = "") -> Any:
 
 
 def coerce_arguments(**wanted: TypeHint) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a public function to convert its arguments to types.
+    """Return a decorator that converts arguments of a function to the given types.
 
-    The decorated function raises a `UsageError` for an argument of another type and for an unknown
-    keyword, and a `TypeError` for a missing argument. Each message is one line that contains the
-    name of the argument.
+    The decorated function raises a `UsageError` for an argument that cannot be converted and for an
+    unknown keyword, and a `TypeError` for a missing argument. Each message is one line that
+    contains the name of the argument.
 
     Args:
-        **wanted: Types by name of the argument.
+        **wanted: Type of each argument to convert. The keyword is the name of the argument.
 
     Returns:
         The decorator.
@@ -117,7 +117,7 @@ def _bind_arguments(
 
 @functools.cache
 def field_types(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass by name."""
+    """Return a dictionary from the field names of a dataclass to their types."""
     return get_type_hints(kind)
 
 
@@ -145,7 +145,7 @@ def format_repr(kind: str, /, **facts: object) -> str:
 
     Args:
         kind: Name of the class.
-        **facts: Values by name.
+        **facts: Attributes to show, as `name=value`.
     """
     return (
         f"{kind}({', '.join(f'{k}={format_value(v)}' for k, v in facts.items() if v is not None)})"
@@ -186,7 +186,7 @@ def describe_type(hint: TypeHint) -> str:
 
 
 def _convert(value: object, hint: TypeHint) -> Any:
-    """Convert a value to a type. Raise TypeError, ValueError or OverflowError for other values."""
+    """Convert a value to a type, or raise TypeError, ValueError or OverflowError."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
@@ -238,7 +238,7 @@ def _convert_dict(value: object, hint: TypeHint) -> dict[str, Any]:
 
 
 def _unwrap_scalar(value: object) -> Any:
-    """Return the Python value of an array without axes, or any other value unchanged."""
+    """Return the Python scalar of a 0-dimensional array, or any other value unchanged."""
     return (
         value.item()
         if isinstance(value, np.generic | np.ndarray | jax.Array) and np.ndim(value) == 0

@@ -47,7 +47,7 @@ def traced_field(default: float, low: float = -MAX_FLOAT32, high: float = MAX_FL
     """Declare a traced settings field, which is a number between `low` and `high`.
 
     Args:
-        default: Default value. An infinite default makes infinity a valid value.
+        default: Default value. If it is greater than `high`, it replaces `high`.
         low: Minimum value.
         high: Maximum value. If it is infinite, infinity is a valid value.
     """
@@ -58,7 +58,7 @@ def traced_field(default: float, low: float = -MAX_FLOAT32, high: float = MAX_FL
 def settings_dataclass(cls: type[T]) -> type[T]:
     """Turn a class into a frozen dataclass that is a pytree with the traced fields as leaves.
 
-    Static fields are converted to their types when an instance is created. The constructor raises a
+    The constructor converts the values of static fields to their declared types. It raises a
     `UsageError` if a value cannot be converted.
     """
 
@@ -75,7 +75,7 @@ def settings_dataclass(cls: type[T]) -> type[T]:
 
 
 def traced_field_names(cls: type) -> list[str]:
-    """Return the names of the settings that may differ between members without recompilation."""
+    """Return the names of the traced fields, which may differ between members of a population."""
     return [f.name for f in dataclasses.fields(cls) if not f.metadata.get("static")]
 
 
@@ -90,7 +90,7 @@ def validate_settings(config: SettingsT, prefix: str = "") -> SettingsT:
         The converted settings.
 
     Raises:
-        UsageError: If a setting has another type or is out of its range.
+        UsageError: If a setting cannot be converted to its type or is out of its range.
     """
     values = {}
     for field in dataclasses.fields(config):
@@ -104,7 +104,8 @@ def check_range(name: str, value: Setting, field: dataclasses.Field) -> None:
     """Check that a number, or each number in a sequence, is in the range of its field.
 
     Raises:
-        UsageError: If a number is out of the range of the field, of int32 or of float32.
+        UsageError: If a number is outside the range of its field. The range of a field without
+            bounds is that of int32 or float32.
     """
     if isinstance(value, tuple):
         for part in value:
@@ -130,14 +131,14 @@ def describe_range(value: float, low: float, high: float) -> str:
 
 
 def resolve_settings(name: str, kind: type, tuned: Mapping[str, Setting], given: Setting) -> Any:
-    """Combine a preset with the argument of a user.
+    """Return the settings of a preset, overridden by the argument of a user.
 
     Args:
         name: Name of the argument in error messages.
         kind: Settings class.
-        tuned: Values of the preset by name.
-        given: Settings object, which is returned unchanged, dictionary that overrides the preset,
-            or None for the preset.
+        tuned: Preset, a dictionary from setting names to values.
+        given: Argument of the user: a settings object, which is returned unchanged, a dictionary
+            that overrides settings of the preset, or None to use the preset.
 
     Returns:
         The settings, an instance of `kind`.
@@ -162,7 +163,7 @@ def resolve_settings(name: str, kind: type, tuned: Mapping[str, Setting], given:
 
 
 def parse_yaml_values(kind: type, values: Mapping[str, Setting]) -> dict[str, Any]:
-    """Convert float settings from a YAML file, where numbers such as 1e-3 are read as strings."""
+    """Convert strings to floats in float settings. YAML reads numbers such as 1e-3 as strings."""
     wanted = field_types(kind)
     return {
         name: _parse_number(value) if wanted.get(name) is float else value

@@ -29,15 +29,16 @@ class UsageError(ValueError):
 
 
 class UnknownNameError(UsageError):
-    """Error for an unknown name. The message suggests names or lists all known names.
+    """Error for an unknown name. The message suggests a valid name or lists the valid names.
 
-    The suggestions are the names in rollax for a name of another library, or similar names.
+    If another library uses the unknown name, the message gives the name that rollax uses for the
+    same thing. Otherwise it suggests similar names. Without similar names, it lists up to 30 names.
 
     Args:
         kind: Category of the name, such as "environment".
         name: The unknown name.
         names: All known names.
-        more: Text to append to the message.
+        more: Text that is appended to the message.
     """
 
     def __init__(self, kind: str, name: str, names: Iterable[str], more: str = "") -> None:
@@ -60,7 +61,7 @@ class UnknownNameError(UsageError):
 
 @contextlib.contextmanager
 def add_path_to_errors(path: Path) -> Iterator[None]:
-    """Add a path to each `OSError` that is raised within the context, such as for a full disk."""
+    """Add a path to an `OSError` raised in the block, such as the error for a full disk."""
     try:
         yield
     except OSError as error:
@@ -80,7 +81,7 @@ def error_message(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and the message of an error, or only its type without a message."""
+    """Return the type and the message of an error, or only the type if the message is empty."""
     text = error_message(error)
     return type(error).__name__ if text == _NO_MESSAGE else f"{type(error).__name__}: {text}"
 
@@ -88,8 +89,9 @@ def describe_error(error: BaseException) -> str:
 def find_similar_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """Return the names that are most similar to `name`, best first.
 
-    Case is ignored. The part after the last `/` is also compared separately, so that prefixes have
-    little weight. Equally similar names keep their order. Names that are not similar are omitted.
+    Case is ignored. The text after the last `/` is also compared separately, so a name matches
+    without its prefix. Equally similar names keep their order. Names with a similarity below 0.6
+    are omitted.
 
     Args:
         name: Name to compare with.

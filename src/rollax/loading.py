@@ -50,13 +50,13 @@ def load(
         folder: Result of the run, or its folder.
         checkpoint: "last", "best" or the step of a checkpoint.
         member: Index of the member of a population. The default is the member with the best
-            `best_metric` in the last evaluation before the checkpoint. A member that
-            population-based training has replaced since then has the rank of its parent, and
-            `warnings` contains a note.
+            `best_metric` in the last evaluation before the checkpoint. If population-based training
+            has replaced a member since that evaluation, the score of its parent is used, and
+            `Policy.warnings` contains a note.
         environment: Environment that replaces the environment of the run. It is required if the run
             was started with an environment object.
-        network: Function that returns the network, if the run was started with such a function.
-        eval_arguments: Arguments of the evaluation environment, in addition to the run's arguments.
+        network: The network function, if the run was started with a network function.
+        eval_arguments: Arguments of the evaluation environment, which override those of the run.
         trust: Whether to import the modules that are listed in the folder. Set it only for folders
             from people that you trust.
 
@@ -64,8 +64,8 @@ def load(
         The policy.
 
     Raises:
-        UsageError: If the run, checkpoint or member does not exist, if config.yaml has changed
-            since the checkpoint was written, or if an argument is invalid.
+        UsageError: If the run, the checkpoint or the member does not exist, if config.yaml has
+            changed since the checkpoint was written, or if an argument is invalid.
     """
     folder = Path(folder)
     environment = argument_validation.validate_environment_object(environment)
@@ -101,7 +101,7 @@ def load(
 
 
 def _check_same_kind(spec: Spec, environment: Environment) -> None:
-    """Raise UsageError if only one of the run's and the passed environment is a simulator."""
+    """Raise UsageError if only one of the two environments is a simulator on the host."""
     if is_suite_environment(spec.environment) and is_on_host(environment) != has_host_suite(
         spec.environment
     ):
@@ -131,7 +131,7 @@ class _LoadedState(NamedTuple):
 def _load_checkpoint(
     folder: Path, spec: Spec, algorithm: Algorithm, checkpoint: str | int, member: int | None
 ) -> _LoadedState:
-    """Load the state of one member. The default is the best member.
+    """Load the state of one member. If `member` is None, load the best member.
 
     Raises:
         UsageError: If the checkpoint or the member does not exist.
@@ -182,20 +182,23 @@ def load_opponents(
 ) -> dict[str, Policy]:
     """Load the policies of a run's opponents.
 
-    Opponents that were trained with an environment or network object use the object of this run.
+    An opponent that was trained with an environment or network object uses `environment` or
+    `network` instead.
 
     Args:
         spec: Specification of the run.
         environment: Environment object of the run, or None.
         network: Network function of the run, or None.
-        folder: Folder of an existing run with copies of the opponents, or None for a new run.
+        folder: Folder of the run, which contains copies of the opponents. None loads the opponents
+            from the runs named in `spec`.
 
     Returns:
-        Policies by agent type.
+        Policies, keyed by agent type.
 
     Raises:
-        UsageError: If the run or checkpoint of an opponent does not exist, or if an opponent
-            requires an object that this run does not have.
+        UsageError: If the run or checkpoint of an opponent does not exist, if an opponent needs a
+            network function and `network` is None, or if it was trained in another environment
+            object.
     """
     policies = {}
     for agent_type, run in spec.opponents.items():

@@ -46,11 +46,10 @@ class Policy:
         spec: Specification of the run.
         environment: Evaluation environment of the policy.
         step: Environment step of the checkpoint.
-        state: State of the algorithm without parts that are only used for learning, such as the
-            replay.
+        state: State of the algorithm, reduced to what acting needs (`Algorithm.acting_state`).
         algorithm: Algorithm of the run.
         warnings: Warnings from loading the policy.
-        member: Index in the population, or None for a single run.
+        member: Index of the member in the population, or None for a run with a single member.
         folder: Folder of the run, or None.
         memory: State of `predict` between calls.
     """
@@ -74,7 +73,7 @@ class Policy:
         return format_html_table("Policy", self._facts())
 
     def _facts(self) -> dict[str, object]:
-        """Return the values of texts that describe the policy, by name."""
+        """Return the attributes that `__repr__` and the notebook table show, keyed by label."""
         member = None if self.member is None else f"{self.member} of {self.spec.num_members}"
         return {
             "algorithm": self.spec.algorithm,
@@ -86,17 +85,17 @@ class Policy:
 
     @standard_numerics()
     def initial_carry(self) -> Carry:
-        """Return the memory at the start of an episode, in one environment."""
+        """Return the policy's memory at the start of an episode in one environment."""
         return self.algorithm.initial_carry(self.state)
 
     @standard_numerics()
     def reset_memory(self, carry: Carry, begins: jax.Array) -> Carry:
-        """Reset the memory where an episode begins.
+        """Reset the memory of environments where a new episode begins.
 
         Args:
-            carry: Memory after a step.
-            begins: Whether an episode begins, bool `[]`. With several environments, its shape is
-                `[E]`, or `[E, A]` for individual agents.
+            carry: Memory after a step, in one environment, or `[E, ...]` in E environments.
+            begins: Whether a new episode begins, bool `[]`, or `[E]` for E environments. `[E, A]`
+                resets individual agents.
 
         Returns:
             The memory for the next step.
@@ -131,24 +130,23 @@ class Policy:
         """Return the action for an observation, or actions `[B, ...]` for a batch, as NumPy arrays.
 
         The memory of the policy is stored between calls. Sampled actions are determined by the
-        run's seed and the number of previous calls. For a simulator on the host, observations and
-        actions are values of the simulator's spaces, such as gymnasium tuples. Pass legal actions
-        as `{"observation": obs, "action_mask": info["action_mask"]}`.
+        run's seed and the number of previous calls. For a policy trained in a simulator on the
+        host, such as gymnasium, observations and actions are values of the simulator's spaces. Pass
+        a mask of legal actions as `{"observation": obs, "action_mask": info["action_mask"]}`.
 
         Args:
             obs: Observation, or a batch. In multi-agent environments, the leading axes are `[A]` or
                 `[B, A]`.
-            begins: Whether the observation begins an episode, bool `[]` or `[B]`. It is ignored in
-                the first call, where all observations begin an episode.
+            begins: Whether each observation is the first of an episode, bool `[]` or `[B]`. It is
+                ignored in the first call, which always starts episodes.
             greedy: Whether to take the most likely action instead of sampling.
 
         Returns:
-            The action or actions.
+            The action, or one action per observation of the batch.
 
         Raises:
             UsageError: If the observation is not in the environment's space. For a policy with
-                memory, also if the batch size differs from the previous call and an observation
-                does not begin an episode.
+                memory, also if the batch size has changed and `begins` is not true everywhere.
         """
         return prediction.predict(self, obs, begins, coerce("greedy", greedy, bool))
 
@@ -160,8 +158,10 @@ class Policy:
         """Return an elite of the run's archive as a policy. Its `warnings` describe the elite.
 
         Args:
-            descriptor: Descriptor whose nearest elite is selected.
-            cell: Indices of the grid cell whose elite is selected, starting from 0.
+            descriptor: Descriptor, one number per dimension. The elite with the nearest descriptor
+                is selected.
+            cell: Index of a grid cell along each dimension, starting from 0. The elite of this cell
+                is selected.
 
         Raises:
             UsageError: If the run has no archive, or the cell is empty.
@@ -172,11 +172,12 @@ class Policy:
     def elites(self) -> dict[str, np.ndarray]:
         """Return the elites of the run's archive as columns of a table, best first.
 
-        The columns are the place in the archive, the fitness and each descriptor dimension.
-        `pandas.DataFrame(policy.elites())` converts them to a data frame.
+        The columns are `place` (index in the archive), `fitness`, `descriptor_0`, `descriptor_1`
+        and so on, and one column per objective. `pandas.DataFrame(policy.elites())` converts them
+        to a data frame.
 
         Raises:
-            UsageError: If the run has no archive.
+            UsageError: If the run has no archive, or the archive is empty.
         """
         return selection.elite_table(self)
 
@@ -191,8 +192,8 @@ class Policy:
 
         Returns:
             Metrics of the corrected archive, and the policy with this archive. The metrics are the
-            QD score, coverage, best and mean fitness, the mean decrease of fitness
-            (`fitness_loss`), and the share of elites that stay in their cell (`kept_cell`).
+            QD score, coverage, best and mean fitness, the mean decrease of fitness of an elite
+            (`fitness_loss`), and the fraction of elites that stay in their cell (`kept_cell`).
 
         Raises:
             UsageError: If the run has no archive, or the archive is empty.
@@ -204,7 +205,7 @@ class Policy:
         )
 
     def is_greedy(self, greedy: bool | None = None) -> bool:
-        """Return `greedy`, or whether the run's evaluations are greedy if `greedy` is None."""
+        """Return `greedy`. If it is None, return whether the run's evaluations are greedy."""
         return (
             not self.spec.options.eval_stochastic
             if greedy is None
@@ -216,7 +217,7 @@ class Policy:
     def evaluate_tasks(
         self, episodes: int, key: jax.Array, greedy: bool | None = None
     ) -> dict[str, np.ndarray]:
-        """Evaluate every task of an environment that lists its tasks.
+        """Evaluate the policy on every task of an environment with a finite list of tasks.
 
         Args:
             episodes: Number of episodes per task.
@@ -259,21 +260,21 @@ class Policy:
             key: Random key.
             greedy: Whether to take the most likely actions instead of sampling. None uses the
                 setting of the run's evaluations.
-            descriptor: Extraction of the descriptor of each episode in an environment that
-                describes behavior: "final", "mean", a function `(descriptors [T, D], mask [T]) ->
-                [K]`, or None for the environment's default.
-            metrics: Function from `Episodes` to additional metrics by name, as in `train`.
-            info: Reductions of `info` entries by name ("mean", "sum" or "last"), in addition to the
-                reductions of the run.
+            descriptor: Reduction of the state descriptors of an episode to the descriptor of the
+                episode: "final", "mean", a function `(descriptors [T, D], mask [T]) -> [K]`, an
+                `Extraction`, or None for the environment's default.
+            metrics: Function from `Episodes` to a dictionary of additional metrics, as in `train`.
+            info: Dictionary from the name of an `info` entry to its reduction over an episode,
+                "mean", "sum" or "last". It overrides the reductions of the run.
             env_workers: Number of worker processes for simulators on the host. 0 runs them in the
                 main process.
 
         Returns:
-            Metrics of the evaluation by name, and the results of each episode.
+            Metrics of the evaluation, keyed by name, and the results of each episode.
 
         Raises:
-            UsageError: If a descriptor is passed for an environment that does not describe
-                behavior, or if the episodes do not fit into memory.
+            UsageError: If `descriptor` is passed and the environment has no state descriptors, or
+                if the episodes do not fit into memory.
         """
         episodes = argument_validation.validate_count("episodes", episodes)
         key = keys.policy_evaluation_key(argument_validation.validate_random_key(key))

@@ -21,7 +21,7 @@ from rollax.types import PyTree
 if TYPE_CHECKING:
     import rollax.policy
 
-# Function (state, obs, carry, begins, number) -> (action, carry).
+# Function (state, obs, carry, begins, number of previous predictions) -> (action, carry).
 CompiledActFn = Callable[[PyTree, PyTree, PyTree, np.ndarray, np.uint32], tuple[PyTree, PyTree]]
 
 
@@ -32,7 +32,7 @@ class PredictionState:
         carry: Memory of one environment or of a batch `[B]`, or None before the first prediction.
         batch: Size of the batch, or None for one environment.
         num_predictions: Number of predictions so far.
-        act_fns: Compiled functions by `(is_batch, greedy)`.
+        act_fns: Compiled functions, keyed by `(is_batch, greedy)`.
     """
 
     def __init__(self) -> None:
@@ -62,11 +62,12 @@ def predict(
     Args:
         policy: The policy, whose memory is updated.
         obs: Observation, or a batch.
-        begins: Whether each observation begins an episode, bool `[]` or `[B]`.
+        begins: Whether each observation is the first of an episode, bool `[]` or `[B]`.
         greedy: Whether to take the most likely action instead of sampling.
 
     Returns:
-        The action or actions as NumPy arrays, or in the format of a simulator.
+        The action as a NumPy array, `[B, ...]` for a batch. For a policy trained in a simulator on
+        the host, such as gymnasium, the action in the format that the simulator's `step` accepts.
 
     Raises:
         UsageError: If `obs` or `begins` is invalid.
@@ -107,7 +108,7 @@ def convert_simulator_observation(
     """Convert an observation of a simulator to the environment's space.
 
     Args:
-        translation: Conversion between the spaces of the simulator and the rollax spaces.
+        translation: Conversion from values of the simulator's spaces to values of rollax spaces.
         space: Observation space of the environment.
         agents: `(A,)`, or `()` without an agent axis.
         obs: Observation of the simulator, or a batch.
@@ -129,9 +130,10 @@ def convert_simulator_observation(
 
 
 def add_agent_ids(policy: "rollax.policy.Policy") -> "rollax.policy.Policy":
-    """Return a policy that adds agent ids to its observations.
+    """Return a policy that appends the index of each agent to observations before it acts.
 
-    The policy is returned unchanged unless the setting `network.agent_id` is enabled.
+    The environment of the returned policy has observations without the index. The policy is
+    returned unchanged unless the setting `network.agent_id` is enabled.
     """
     environment, algorithm = policy.environment, policy.algorithm
     if not isinstance(environment, AgentId):
@@ -183,9 +185,9 @@ def compile_act(policy: "rollax.policy.Policy", is_batch: bool, greedy: bool) ->
 
 
 def validate_begins(memory: PredictionState, batch: int | None, begins: object) -> np.ndarray:
-    """Return a mask of the observations that begin an episode, bool `[]` or `[B]`.
+    """Return whether each observation is the first of an episode, bool `[]` or `[B]`.
 
-    In the first call, all observations begin an episode.
+    In the first call, the result is true for all observations.
 
     Args:
         memory: State of the policy between predictions.
@@ -193,8 +195,8 @@ def validate_begins(memory: PredictionState, batch: int | None, begins: object) 
         begins: Argument of `Policy.predict`.
 
     Raises:
-        UsageError: If `begins` has another shape or type. For a policy with memory, also if the
-            batch size has changed and an observation does not begin an episode.
+        UsageError: If `begins` is not a bool or an array of bools `[B]`. For a policy with memory,
+            also if the batch size has changed and `begins` is not true everywhere.
     """
     shape = () if batch is None else (batch,)
     is_begin = np.asarray(begins)
@@ -217,9 +219,10 @@ def validate_begins(memory: PredictionState, batch: int | None, begins: object) 
 
 
 def validate_observation(space: Space, agents: tuple[int, ...], obs: PyTree) -> ObservationBatch:
-    """Convert an observation to arrays of the space's dtypes.
+    """Convert an observation to arrays with the dtypes of the space.
 
-    The part `global_state`, which only critics observe, may be missing. It is then set to 0.
+    The entry `global_state` of a dictionary observation may be missing, because only critics
+    observe it. It is then set to 0.
 
     Args:
         space: Observation space of one agent.
@@ -230,7 +233,7 @@ def validate_observation(space: Space, agents: tuple[int, ...], obs: PyTree) -> 
         The converted observation and the batch size.
 
     Raises:
-        UsageError: If parts, shapes or types of the observation differ from the space.
+        UsageError: If the observation differs from the space in dictionary keys, shapes or dtypes.
     """
     if not isinstance(space, Dict):
         value = _convert_array("observation", space, obs)
@@ -267,7 +270,7 @@ def validate_observation(space: Space, agents: tuple[int, ...], obs: PyTree) -> 
 
 
 def _convert_array(name: str, space: ActionSpace | Grid, value: object) -> np.ndarray:
-    """Convert a value to an array with the dtype of the space. Raise UsageError if not possible."""
+    """Convert a value to an array with the dtype of the space, or raise UsageError."""
     try:
         array = np.asarray(value)
     except ValueError as error:  # rows of different lengths
@@ -283,7 +286,7 @@ def _convert_array(name: str, space: ActionSpace | Grid, value: object) -> np.nd
 
 
 def _describe_arrays(value: object) -> str:
-    """Describe the dtypes and shapes of the parts of a value for an error message."""
+    """Describe the dtypes and shapes of the arrays in a nested value for an error message."""
     if isinstance(value, dict):
         return (
             f"{{{', '.join(f'{name}: {_describe_arrays(part)}' for name, part in value.items())}}}"
@@ -301,7 +304,7 @@ def _find_batch_size(name: str, shape: tuple[int, ...], value: np.ndarray) -> in
     """Return the number of observations in a batch, or None for one observation.
 
     Raises:
-        UsageError: If the value has neither `shape` nor `shape` with a leading axis.
+        UsageError: If the shape of the value is neither `shape` nor `[B, *shape]` with B > 0.
     """
     if value.shape == shape:
         return None

@@ -83,9 +83,9 @@ class Box:
         )
 
     def contains(self, value: jax.Array) -> jax.Array:
-        """Return whether a value with the shape of the space is within the bounds.
+        """Return whether all elements of a value with the shape of the space are within the bounds.
 
-        The tolerance is 1e-4 (1 + the smaller absolute bound).
+        The absolute tolerance of an element is 1e-4 * (1 + min(|low|, |high|)).
         """
         slack = 1e-4 * (1 + np.minimum(np.abs(self.low), np.abs(self.high)))
         most = float(np.finfo(np.float32).max)
@@ -95,7 +95,7 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class Ball:
-    """Vectors `[size]` of floats whose Euclidean norm is at most `radius`, such as forces."""
+    """Vectors of floats `[size]` with a Euclidean norm of at most `radius`, such as forces."""
 
     size: int
     radius: float = 1.0
@@ -162,10 +162,10 @@ class MultiDiscrete:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Grids of cells with symbols, where symbol i of a cell is an integer below `sizes[i]`.
+    """Grids of cells with categorical symbols. Symbol i of a cell is an integer below `sizes[i]`.
 
-    A value is an array `[height, width, len(sizes)]` with `cells = (height, width)`. Networks embed
-    each symbol as a category.
+    A value is an array `[height, width, len(sizes)]` with `cells = (height, width)`. Networks map
+    each symbol to a learned embedding vector.
 
     >>> Grid((5, 5), (13, 12)).shape
     (5, 5, 2)
@@ -192,11 +192,11 @@ class Grid:
 class Dict:
     """Dictionaries of values, such as `Dict({"position": Box(...), "action_mask": Box(...)})`.
 
-    The part "action_mask" marks legal actions and is not an input of encoders. It is a boolean
+    The entry "action_mask" marks legal actions and is not an input of encoders. It is a boolean
     array of shape `[n]` for `Discrete(n)`, or `[len(sizes), max(sizes)]` for
     `MultiDiscrete(sizes)`. For a `Box`, it has the shape of an action and marks the elements that
-    are used. Policies set the other elements to 0, or to the center of their bounds with `sac` and
-    `td3`.
+    the environment uses. Policies set unused elements to 0. With `sac` and `td3`, unused elements
+    are at the center of their bounds.
     """
 
     items: tuple[tuple[str, "Space"], ...]
@@ -228,9 +228,9 @@ def make_zeros(space: Space) -> Any:
 
 
 def describe_space(space: Space) -> str:
-    """Return a text with the kind, sizes and dtype of a space, but not its bounds.
+    """Return a text with the class, sizes and dtype of a space, but not its bounds.
 
-    Networks depend only on these properties.
+    The bounds do not affect the shapes of network parameters.
     """
     match space:
         case Dict():
@@ -260,7 +260,7 @@ def check_bounded_box(space: Space) -> Box:
     """Return the action space if it is a `Box` of floats with finite bounds.
 
     Raises:
-        UsageError: If it is not such a `Box`.
+        UsageError: If the space is not such a `Box`. The message suggests an algorithm.
     """
     if isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded:
         return space
@@ -283,7 +283,7 @@ def check_discrete(space: Space) -> Discrete:
     """Return the action space if it is `Discrete`.
 
     Raises:
-        UsageError: If it is not `Discrete`.
+        UsageError: If the space is not `Discrete`. The message suggests an algorithm.
     """
     if isinstance(space, Discrete):
         return space

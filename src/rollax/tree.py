@@ -1,4 +1,4 @@
-"""Selection, conversion and sharding of pytrees."""
+"""Operations on pytrees: selection, conversion, finite checks, vectorization and sharding."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,17 +9,17 @@ import jax.numpy as jnp
 from rollax.types import Leaf, PyTree
 
 T = TypeVar("T")
-Axes = int | tuple | None  # axis of all leaves of a pytree, or a tuple with one entry per part
+Axes = int | tuple | None  # axis of all leaves of a pytree, or a tuple with one entry per subtree
 
 
 def to_arrays(tree: T) -> T:
-    """Convert every leaf to an array with a strong type, which prevents recompilation."""
+    """Convert every leaf except random keys to a strongly typed array, to avoid recompilation."""
 
     def convert(leaf: Leaf) -> Any:
         if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return leaf
         array = jnp.asarray(leaf)
-        # Remove weak types, which numbers have that are arguments of a jitted function.
+        # Remove weak types. Python numbers have them as arguments of a jitted function.
         return jax.lax.convert_element_type(array, array.dtype)
 
     return jax.tree.map(convert, tree)
@@ -29,9 +29,9 @@ def where(condition: jax.Array, when_true: T, when_false: T) -> T:
     """Select between two pytrees by a condition over the leading axes of their leaves.
 
     Args:
-        condition: Condition, bool `[...]`.
-        when_true: Pytree with leaves `[..., *]`, which may be typed keys.
-        when_false: Pytree with leaves `[..., *]`.
+        condition: Condition, bool of shape `C`.
+        when_true: Pytree with leaves of shape `[*C, ...]`, which may be typed JAX keys.
+        when_false: Pytree with the structure and shapes of `when_true`.
 
     Returns:
         Pytree with the selected values.
@@ -46,11 +46,11 @@ def where(condition: jax.Array, when_true: T, when_false: T) -> T:
 
 @jax.custom_batching.custom_vmap
 def any_member(condition: jax.Array) -> jax.Array:
-    """Return the condition, or whether it holds for any member under `vmap` over members.
+    """Return the condition. Under `vmap` over members, return whether it holds for any member.
 
-    Use it as the condition of `cond` and `while_loop`. With a condition that differs between
-    members, `vmap` would run both branches and copy the loop state in each iteration. The branch
-    must leave members unchanged whose own condition is false.
+    Use the result as the condition of `cond` and `while_loop`. With a condition that differs
+    between members, `vmap` would run both branches and copy the loop state in each iteration. The
+    branch must leave a member unchanged if the condition is false for this member.
 
     Args:
         condition: Condition, bool `[]`.
@@ -70,7 +70,7 @@ def _any_member_vmap(
 
 @jax.custom_batching.custom_vmap
 def _member_condition(condition: jax.Array) -> jax.Array:
-    """Return the condition under `vmap`, and True otherwise, which the compiler can optimize."""
+    """Return the condition under `vmap`, and True otherwise, so that no selection is compiled."""
     return jnp.ones_like(condition)
 
 
@@ -110,7 +110,7 @@ def vmap_over_steps(function: Callable[..., T]) -> Callable[..., T]:
     """Vectorize a function of one step over arrays `[L, B, ...]`, as one batch of B * L steps.
 
     Two nested `vmap`s would result in smaller and slower matrix products. B is the leading axis of
-    the batch, because it is sharded over devices. All steps therefore stay on their device.
+    the batch, because B is sharded over devices. All steps therefore stay on their device.
     """
 
     def batched(*arguments: PyTree) -> T:
@@ -137,7 +137,7 @@ def shard_map_over_devices(
     in_axes: tuple[Axes, ...],
     out_axes: Axes,
 ) -> Callable[..., T]:
-    """Distribute a function over devices, which each compute their share without communication.
+    """Split the arguments of a function over devices, which compute without communication.
 
     The function is returned unchanged if the mesh of `jax.set_mesh` does not have the axis
     "environments".
@@ -170,14 +170,13 @@ def shard_map_over_devices(
 
 
 def constrain_sharding(tree: T, is_split: bool) -> T:
-    """Constrain the sharding of a pytree `[B, ...]` in compiled code.
+    """Split or replicate the leaves `[B, ...]` of a pytree over devices in compiled code.
 
     The constraint has no effect if the mesh does not have the axis "environments".
 
     Args:
         tree: The pytree.
-        is_split: Whether to split leaves along their first axis over devices instead of replicating
-            them.
+        is_split: Whether to split the leaves along their first axis. If false, they are replicated.
 
     Returns:
         The constrained pytree.

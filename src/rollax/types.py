@@ -1,7 +1,7 @@
 """Type aliases that several packages share.
 
-Most aliases stand for pytrees of arrays whose structure is defined by a user, an environment or a
-network. The others stand for values that do not have a class.
+Most aliases stand for pytrees of arrays whose structure depends on a user, an environment or a
+network. All other aliases stand for values without a class.
 """
 
 import os
@@ -17,7 +17,7 @@ Leaf: TypeAlias = Any
 State: TypeAlias = Any
 """State of an algorithm, an archive, an emitter, an optimizer or an environment."""
 Carry: TypeAlias = Any
-"""Memory of a network, or `()` for a network without memory."""
+"""Memory (recurrent state) of a network or policy, or `()` for a network without memory."""
 Observation: TypeAlias = Any
 """Observation of an environment: an array, or a dictionary of arrays for a `Dict` space."""
 Action: TypeAlias = Any
@@ -35,7 +35,7 @@ Settings: TypeAlias = Any
 Setting: TypeAlias = Any
 """Value of a setting before its type is checked, such as a value from a file or a user."""
 SettingValues: TypeAlias = Mapping[str, Any]
-"""Values of settings by name before their types are checked."""
+"""Dictionary from setting names to values whose types are not checked yet."""
 TypeHint: TypeAlias = Any
 """Type annotation, such as `int | None`."""
 
@@ -49,8 +49,8 @@ Flag: TypeAlias = jax.Array | bool
 NetworkFn: TypeAlias = Callable[[jax.Array], Any]
 """Function from a random key to a network or, for quality diversity, to a solution."""
 MetricValues: TypeAlias = dict[str, Any]
-"""Values of an evaluation or of a line of metrics by name: numbers, lists of numbers or strings."""
+"""Metrics of an evaluation or an update, keyed by name: numbers, lists of numbers or strings."""
 JsonValue: TypeAlias = str | int | float | None | list[Any] | dict[str, Any]
-"""Value that `json.loads` returns. Elements of lists and dictionaries are such values, too."""
+"""Value that `json.loads` returns."""
 Record: TypeAlias = dict[str, Any]
-"""JSON object, such as one line of a file of metrics: JSON values by name."""
+"""JSON object as a dictionary, such as one line of a metrics file."""

@@ -1,9 +1,9 @@
 """Behavior descriptors of episodes.
 
-A `DescriptorEnvironment` describes each of its states by a vector `[D]`. An `Extraction` reduces
-the vectors of an episode to one descriptor while the episode runs, so that only the data it needs
-is stored. States are described after every step and before any reset: an episode of T steps has T
-descriptors, and the last one describes its final state.
+A `DescriptorEnvironment` maps each state to a state descriptor `[D]`. An `Extraction` reduces the
+state descriptors of an episode to one descriptor while the episode runs. It stores only the values
+that this reduction needs. State descriptors are computed after every step and before any reset. An
+episode of T steps therefore has T state descriptors, and the last one is that of its final state.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,13 @@ class Extraction(NamedTuple):
     """Reduction of the state descriptors of one episode to the descriptor of the episode.
 
     Attributes:
-        start: Function `(zeros, max_steps)` that returns the initial memory. `zeros` has the shape
-            `[D]` of a state descriptor.
-        add: Function `(memory, descriptor, step, alive)` that returns the memory after a step.
-            `descriptor` is `[D]`, `step` is the index of the step, and `alive` is whether the
-            episode was running before the step.
-        finish: Function `(memory, length)` that returns the descriptor `[K]` of an episode with
-            `length` steps.
+        start: Function `(zeros, max_steps)` that returns the initial accumulator. `zeros` has the
+            shape `[D]` of a state descriptor.
+        add: Function `(accumulator, descriptor, step, alive)` that returns the accumulator after a
+            step. `descriptor` is the state descriptor `[D]`, `step` is the index of the step, int32
+            `[]`, and `alive`, bool `[]`, is whether the episode was running before the step.
+        finish: Function `(accumulator, length)` that returns the descriptor `[K]` of an episode
+            with `length` steps.
     """
 
     start: Callable[[jax.Array, int], Any]
@@ -37,14 +37,14 @@ class Extraction(NamedTuple):
     finish: Callable[[Any, jax.Array], jax.Array]
 
 
-# Descriptor of the last state of the episode.
+# State descriptor after the last step of the episode.
 FINAL_EXTRACTION = Extraction(
     start=lambda zeros, max_steps: zeros,
     add=lambda memory, descriptor, step, alive: jnp.where(alive, descriptor, memory),
     finish=lambda memory, length: memory,
 )
 
-# Mean over the states of the episode. For booleans it is the share of steps.
+# Mean over the steps of the episode. For booleans, this is the fraction of steps.
 MEAN_EXTRACTION = Extraction(
     start=lambda zeros, max_steps: zeros,
     add=lambda memory, descriptor, step, alive: memory + jnp.where(alive, descriptor, 0.0),
@@ -59,12 +59,12 @@ _EXTRACTIONS_BY_NAME = dict(
 def make_extraction(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Extraction:
     """Build an extraction from a function of all state descriptors of an episode.
 
-    All state descriptors are stored until the end of the episode. T is the maximum number of steps.
+    All state descriptors are stored until the episode ends. T is the maximum number of steps.
 
     Args:
         function: Function `(descriptors, mask)` that returns the descriptor `[K]` of the episode.
-            `descriptors` is `[T, D]` and 0 after the end of the episode. `mask`, bool `[T]`, is
-            true for the steps of the episode.
+            `descriptors` `[T, D]` are the state descriptors, padded with 0 after the end of the
+            episode. `mask`, bool `[T]`, is true for the steps of the episode.
 
     Returns:
         The extraction.
@@ -76,7 +76,7 @@ def make_extraction(function: Callable[[jax.Array, jax.Array], jax.Array]) -> Ex
 
     return Extraction(
         start=lambda zeros, max_steps: jnp.broadcast_to(zeros, (max_steps, *zeros.shape)),
-        # The mask removes rows after the end, so that a step writes one row without a copy.
+        # `finish` masks the steps after the end, so that a step writes one row without a copy.
         add=lambda memory, descriptor, step, alive: memory.at[step].set(descriptor),
         finish=finish,
     )
@@ -90,12 +90,12 @@ class BatchedExtraction(NamedTuple):
     """Extraction for N parallel episodes of an environment.
 
     Attributes:
-        start: Function from the number of episodes N to the initial memory.
-        add: Function `(memory, states, step, alive)` that returns the memory after a step.
-            `states` are the environment states `[N, ...]`, `step` is the index of the step, and
-            `alive`, bool `[N]`, marks the running episodes.
-        finish: Function `(memory, length)` that returns the descriptors `[N, K]` of episodes with
-            lengths `[N]`.
+        start: Function from the number of episodes N to the initial accumulators.
+        add: Function `(accumulators, states, step, alive)` that returns the accumulators after a
+            step. `states` are the environment states `[N, ...]`, `step` is the index of the step,
+            and `alive`, bool `[N]`, marks the running episodes.
+        finish: Function `(accumulators, length)` that returns the descriptors `[N, K]` of episodes
+            with lengths `[N]`.
     """
 
     start: Callable[[int], Any]
@@ -115,17 +115,17 @@ def make_batched_extraction(
 
     Args:
         environment: Environment of the episodes.
-        choice: "final", "mean", a function of all descriptors and their mask as in
+        choice: "final" (last state descriptor), "mean", a function `(descriptors, mask)` as in
             `make_extraction`, an `Extraction`, or None for the default of the environment.
         max_steps: Maximum number of steps of an episode.
 
     Returns:
-        The extraction. It returns None as descriptors if the environment does not describe behavior
-        and `choice` is None.
+        The extraction. If the environment has no state descriptors and `choice` is None, its
+        functions return None.
 
     Raises:
-        UsageError: If `choice` is not None and the environment does not describe behavior.
-        UnknownNameError: If the name of the extraction is unknown.
+        UsageError: If `choice` is not None and the environment has no state descriptors.
+        UnknownNameError: If `choice` is a string other than "final" and "mean".
     """
     if not has_descriptors(environment):
         if choice is None:

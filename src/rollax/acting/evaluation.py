@@ -1,4 +1,4 @@
-"""Evaluation by complete episodes, which all have the same weight."""
+"""Evaluation of policies in complete, equally weighted episodes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from rollax.environments.environment import Environment, Transition
 from rollax.environments.trace_cache import trace_once
 from rollax.types import Carry, Observation, PyTree, State, Task
 
-# Entries of `info` of a trial with several episodes: shares of terminated and truncated episodes.
+# Entries of `info` in a trial of several episodes: fractions of terminated and truncated episodes.
 TRIAL_END_NAMES = ("episodes_terminated", "episodes_truncated")
 
 
@@ -35,15 +35,15 @@ class Episodes(NamedTuple):
     Attributes:
         returns: Undiscounted return, float `[N]`, or `[N, A]` with agents.
         length: Number of steps, int32 `[N]`.
-        terminated: Whether the episode terminated, bool `[N]`. With several agents, whether all of
-            them terminated.
+        terminated: Whether the episode terminated, bool `[N]`. In multi-agent environments, whether
+            all agents terminated.
         truncated: Whether the episode was truncated, bool `[N]`. Episodes that are neither
             terminated nor truncated were stopped after `max_steps`.
-        info: Entries of the environment's `info`, reduced over the episode
-            (`rollax.acting.info_metrics`), `[N, ...]` by name.
-        descriptor: Descriptor of each episode, float `[N, K]`, or None if the environment does not
-            describe behavior.
-        state_metrics: Scalars by name that the algorithm reports for the evaluated state.
+        info: Entries of the environment's `info`, keyed by name, `[N, ...]` each. Each entry is
+            reduced over the episode (`rollax.acting.info_metrics`).
+        descriptor: Descriptor of each episode, float `[N, K]`, or None if the environment has no
+            state descriptors.
+        state_metrics: Scalars of the evaluated state, keyed by name (`Algorithm.state_metrics`).
     """
 
     returns: jax.Array
@@ -75,7 +75,7 @@ class RunningEpisodes(NamedTuple):
 
 
 def make_policy(algorithm: Algorithm, state: State, greedy: bool | jax.Array) -> PolicyFn:
-    """Return the policy of an algorithm's state for evaluation. It returns None as extras."""
+    """Return the evaluation policy of an algorithm's state. The extras of its outputs are None."""
 
     def act(
         carry: Carry, obs: Observation, reset: jax.Array, key: jax.Array
@@ -96,7 +96,8 @@ def init_episodes(
         environment: Environment of the episodes.
         keys: Random keys `[N]`.
         carry: Initial memory of the policy in each episode, `[N, ...]`.
-        tasks: Task of each episode of a `TaskEnvironment`, `[N, ...]`. None samples the tasks.
+        tasks: Task of each episode of a `TaskEnvironment`, `[N, ...]`. If None, the environment
+            samples the tasks.
 
     Returns:
         Episodes before their first step.
@@ -114,7 +115,7 @@ def init_episodes(
 def step_episodes(
     environment: Environment, policy: PolicyFn, playing: RunningEpisodes, keys: jax.Array
 ) -> tuple[RunningEpisodes, tuple[Experience, Transition]]:
-    """Step all episodes that are still running. Episodes that have ended stay unchanged.
+    """Step all running episodes. Episodes that have ended are unchanged.
 
     Args:
         environment: Environment of the episodes.
@@ -124,7 +125,7 @@ def step_episodes(
 
     Returns:
         The episodes after the step, and a tuple of the experience and the transition of the step,
-        `[N, ...]`.
+        `[N, ...]` each. They are invalid for episodes that had ended before the step.
     """
     actor, experience, after = step(environment, policy, playing.actor, split_step_keys(keys))
     ended, all_terminated = has_episode_ended(environment, after), after.terminated
@@ -146,7 +147,8 @@ def make_evaluator(
     """Build a function that plays N episodes in parallel.
 
     The function runs until the last episode ends, but at most `max_steps` steps. With several
-    agents, rewards that an agent receives after it has terminated or been truncated do not count.
+    agents, the return of an agent excludes rewards after the agent has terminated or been
+    truncated.
 
     Args:
         environment: Environment of the episodes.
@@ -155,7 +157,7 @@ def make_evaluator(
         max_steps: Maximum number of steps of an episode.
         greedy: Whether to take the most likely actions instead of sampling.
         descriptor: Extraction of descriptors, passed to `descriptors.make_batched_extraction`.
-        info: Reductions of `info` entries by name, passed to `make_info_reduction`.
+        info: Reductions of `info` entries, keyed by name, passed to `make_info_reduction`.
 
     Returns:
         Function `(state, key, tasks=None) -> Episodes`, with `tasks` as in `init_episodes`.
@@ -172,7 +174,7 @@ def make_evaluator(
 
 
 def split_episode_keys(key: jax.Array, number: int) -> tuple[jax.Array, jax.Array]:
-    """Return keys for resets and keys for steps from one key, `[N]` each."""
+    """Split a key into N keys for resets and N keys for steps, `[N]` each."""
     reset_key, run_key = jax.random.split(key)
     return jax.random.split(reset_key, number), jax.random.split(run_key, number)
 
@@ -183,9 +185,9 @@ class EpisodeLoop(NamedTuple):
     Attributes:
         time: Number of steps so far, int32 `[]`.
         playing: Episodes in progress.
-        info_memory: State of the `info` reduction.
-        descriptor_memory: State of the descriptor extraction.
-        rows: Recorded rows `[max_steps, N, ...]`, or `()` if nothing is recorded.
+        info_memory: Accumulators of the `info` reduction.
+        descriptor_memory: Accumulators of the descriptor extraction.
+        rows: Recorded values `[max_steps, N, ...]`, or `()` if nothing is recorded.
     """
 
     time: jax.Array
@@ -211,14 +213,15 @@ def make_episode_runner(
         environment: Environment of the episodes.
         max_steps: Maximum number of steps of an episode.
         descriptor: Extraction of descriptors, as in `make_evaluator`.
-        record: Function from the experience of a step `[N, ...]` to the row to store, or None to
-            store nothing.
+        record: Function from the experience of a step `[N, ...]` to a pytree to record. None
+            records nothing.
         info: Reductions of `info` entries, as in `make_evaluator`.
 
     Returns:
-        Function `(policy, carry, (reset_keys, step_keys), tasks=None) -> (Episodes, rows)`. The
-        leaves of `carry` have a leading axis `[N]`, and `split_episode_keys` creates the keys. Rows
-        have the shape `[max_steps, N, ...]`. Rows after the end of an episode are invalid.
+        Function `(policy, carry, (reset_keys, step_keys), tasks=None) -> (Episodes, recorded)`. The
+        leaves of `carry` have a leading axis `[N]`. `split_episode_keys` creates the keys. The
+        leaves of `recorded` have the shape `[max_steps, N, ...]` and are invalid after the end of
+        an episode.
     """
     extraction = descriptors.make_batched_extraction(environment, descriptor, max_steps)
 

@@ -1,4 +1,4 @@
-"""Exploration: epsilon schedule, correlated noise, random actions, and normalization of actions."""
+"""Exploration: epsilon schedule, correlated noise, random actions and scaling of actions."""
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from rollax.types import Carry, Observation, Scalar
 
 @runtime_checkable
 class EpsilonConfig(Protocol):
-    """Settings of the probability of a random action."""
+    """Settings of the probability of a random action (epsilon)."""
 
     @property
     def epsilon(self) -> Scalar: ...
@@ -25,9 +25,10 @@ class EpsilonConfig(Protocol):
 
 
 def epsilon_schedule(config: EpsilonConfig, progress: jax.Array) -> jax.Array:
-    """Return the probability of a random action.
+    """Return the probability of a random action (epsilon).
 
-    It decreases linearly over the first `exploration_fraction` of training.
+    It changes linearly from `epsilon` to `epsilon * epsilon_final_fraction` over the first
+    `exploration_fraction` of training, and is constant afterward.
 
     Args:
         config: Settings with `epsilon`, `epsilon_final_fraction` and `exploration_fraction`.
@@ -44,10 +45,10 @@ class ExplorationState(NamedTuple):
     """State of exploration in one stream.
 
     Attributes:
-        noise: Standard normal noise for each dimension of a continuous action, float `[...]`, or
-            None for discrete actions.
-        steps: Number of steps taken, int32 `[]`. It stops counting at 2^30.
-        memory: Memory of the policy.
+        noise: Standard normal noise with the shape of the action, float, or None for discrete
+            actions.
+        steps: Number of steps taken, saturating at 2^30, int32 `[]`.
+        memory: Memory (recurrent state) of the policy.
     """
 
     noise: Any
@@ -63,8 +64,11 @@ def init_exploration(
     Args:
         space: Action space.
         key: Random key.
-        shape: Leading axes of the state, one entry per stream.
-        memory: Initial memory of the policy.
+        shape: Leading axes of the state, `(E,)` environments or `(E, A)` with agents.
+        memory: Initial memory of the policy with these leading axes.
+
+    Returns:
+        The exploration state, with noise from its stationary distribution N(0, 1).
     """
     noise = jax.random.normal(key, (*shape, *space.shape)) if isinstance(space, Box) else None
     return ExplorationState(noise, jnp.zeros(shape, jnp.int32), memory)
@@ -73,8 +77,8 @@ def init_exploration(
 def sample_noise(noise: jax.Array | None, key: jax.Array, correlation: Scalar) -> jax.Array | None:
     """Sample the next value of an Ornstein-Uhlenbeck process, z' = rho z + sqrt(1 - rho^2) N(0, 1).
 
-    Correlated noise explores tasks that need several actions in the same direction. White noise
-    (rho = 0) rarely finds a reward in such tasks.
+    Correlated noise helps in tasks whose reward requires several actions in the same direction.
+    White noise (rho = 0) rarely reaches such a reward.
 
     Args:
         noise: Noise z of the previous step, or None for discrete actions.
@@ -113,7 +117,7 @@ def random_action(
 
 
 def example_action(space: ActionSpace) -> jax.Array:
-    """Return a normalized action with the shape and dtype that the replay buffer stores."""
+    """Return a zero action with the shape and dtype of actions in the replay buffer."""
     return jnp.zeros(space.shape, jnp.float32 if isinstance(space, Box) else space.dtype)
 
 

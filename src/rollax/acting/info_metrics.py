@@ -19,11 +19,12 @@ class InfoReduction(NamedTuple):
     """Reduction of the `info` of N episodes while they run.
 
     Attributes:
-        start: Function from the number of episodes N to the initial memory.
-        add: Function `(memory, info, alive)` that returns the memory after a step. `info` is the
-            info of the step, `[N, ...]`, and `alive`, bool `[N]`, marks the running episodes.
-        finish: Function `(memory, length)` that returns the reduced values by name, float32
-            `[N, ...]`, of episodes with lengths `[N]`.
+        start: Function from the number of episodes N to the initial accumulators.
+        add: Function `(accumulators, info, alive)` that returns the accumulators after a step.
+            `info` is the info of the step, `[N, ...]` per entry, and `alive`, bool `[N]`, marks the
+            running episodes.
+        finish: Function `(accumulators, length)` that returns the reduced entries of episodes with
+            lengths `[N]`: a dictionary from name to float32 `[N, ...]`.
     """
 
     start: Callable[[int], Any]
@@ -38,15 +39,16 @@ def make_info_reduction(
 
     Args:
         environment: Environment of the episodes.
-        choices: Reductions by name, which override those of an `InfoReductionsEnvironment`. All
-            other entries are reduced to their mean.
+        choices: Dictionary from the name of an `info` entry to "mean", "sum" or "last". It
+            overrides the reductions declared by an `InfoReductionsEnvironment`. Entries without a
+            reduction are reduced to their mean.
 
     Returns:
         The reduction.
 
     Raises:
-        UsageError: If a reduction is unknown.
-        UnknownNameError: If a name is not in the `info`.
+        UsageError: If a reduction is not "mean", "sum" or "last".
+        UnknownNameError: If `choices` contains a name that is not in the environment's `info`.
     """
     shapes, by = info_shapes(environment), validate_reductions(environment, choices)
 
@@ -80,11 +82,15 @@ def make_info_reduction(
 def validate_reductions(
     environment: Environment, choices: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the reduction of each entry of `info` by name: "mean", "sum" or "last".
+    """Return a dictionary from the name of each `info` entry to "mean", "sum" or "last".
+
+    Args:
+        environment: Environment with the `info`.
+        choices: Reductions that override those of the environment, as in `make_info_reduction`.
 
     Raises:
-        UsageError: If a reduction is unknown.
-        UnknownNameError: If a name is not in the `info`.
+        UsageError: If a reduction is not "mean", "sum" or "last".
+        UnknownNameError: If `choices` contains a name that is not in the environment's `info`.
     """
     shapes = info_shapes(environment)
     how = {**capabilities(environment).info_reductions, **(choices or {})}
@@ -101,7 +107,7 @@ def validate_reductions(
 
 
 def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shape and dtype of each entry of the environment's `info` for one step."""
+    """Return the shape and dtype of each entry of the `info` of one step, keyed by name."""
     if is_on_host(environment):
         return {name: jax.ShapeDtypeStruct((), jnp.float32) for name in environment.info_names}
 

@@ -1,9 +1,9 @@
 """Parameter sharing among agents.
 
-If all agents share their parameters, as in single-agent environments, functions act on the
-parameters of one network. Otherwise pytrees of parameters, optimizer states and statistics are
-dictionaries by the name of an agent group. If the agents of a group have separate parameters,
-leaves have a leading axis `[agents of the group]`.
+"Parameters" stands for the parameters of a network, its optimizer states or its statistics. If all
+agents share one set of parameters, as in single-agent environments, it is passed as a single
+pytree. Otherwise parameters are a dictionary keyed by the name of an agent group. If the agents of
+a group have separate parameters, its leaves have a leading axis with one entry per agent.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,13 @@ Sharing = Literal["all", "type", "none"]
 
 
 class ParameterGroup(NamedTuple):
-    """Agents of one type.
+    """Group of agents: all agents of one type, or all agents if they share their parameters.
 
     Attributes:
-        name: Name of the type.
+        name: Agent type, or "" for the group of all agents.
         agents: Indices of the agents.
-        has_separate_parameters: Whether each agent has its own parameters instead of a shared set.
+        has_separate_parameters: Whether there is one set of parameters per agent instead of one set
+            for the group.
     """
 
     name: str
@@ -89,11 +90,11 @@ def make_policy(
         agent_groups: Groups of agents.
         act: Function `(parameters, carry, obs, reset, key)` that returns the carry, action and
             extras of one agent.
-        parameters: Parameters, by group unless they are fully shared.
+        parameters: Parameters, a dictionary keyed by group name unless all agents share them.
 
     Returns:
-        The policy. With an agent axis, its carry, observations, actions and extras have it as
-        leading axis.
+        The policy. In environments with an agent axis, its carry, observation, action and extras
+        have the leading axis `[A]`.
     """
 
     def act_together(
@@ -127,11 +128,11 @@ def initial_carry(
 
     Args:
         agent_groups: Groups of agents.
-        first: Function from the parameters to the initial memory of one agent.
-        parameters: Parameters, by group unless they are fully shared.
+        first: Function from one set of parameters to the initial memory of one agent.
+        parameters: Parameters, a dictionary keyed by group name unless all agents share them.
 
     Returns:
-        The memory, with a leading agent axis if the environment has one.
+        The memory, with a leading axis `[A]` in environments with an agent axis.
     """
     if not agent_groups.has_agent_axis:
         return first(parameters)
@@ -147,7 +148,7 @@ def initial_carry(
 
 
 def num_group_streams(agent_groups: AgentGroups, num_envs: int) -> list[int]:
-    """Return the number of training streams per set of parameters, one entry per group."""
+    """Return, for each group, the number of streams that train one set of its parameters."""
     return [
         num_envs * (1 if group.has_separate_parameters else len(group.agents))
         for group in agent_groups.groups
@@ -168,8 +169,8 @@ def act_agents(
         agent_groups: Groups of agents.
         choose: Function `(parameters, carry, obs, key)` that returns the carry and the action of
             one agent.
-        parameters: Parameters, by group unless they are fully shared.
-        obs: Observation in one environment.
+        parameters: Parameters, a dictionary keyed by group name unless all agents share them.
+        obs: Observation in one environment, with an axis `[A]` if the environment has agents.
         carry: Memory before the step.
         key: Random key.
 
@@ -187,15 +188,15 @@ def act_agents(
 
 
 def init_groups(agent_groups: AgentGroups, function: Callable[..., PyTree], key: jax.Array) -> Any:
-    """Initialize each set of parameters with `function(key)`.
+    """Initialize each set of parameters by calling `function` with a random key.
 
     Args:
         agent_groups: Groups of agents.
-        function: Function from a random key to parameters.
+        function: Function from a random key to one set of parameters.
         key: Random key.
 
     Returns:
-        The parameters, by group name unless they are fully shared.
+        The parameters, a dictionary keyed by group name unless all agents share them.
     """
     if agent_groups.is_fully_shared:
         return function(key)
@@ -216,18 +217,18 @@ def split_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> An
 
     Args:
         agent_groups: Groups of agents.
-        values: Pytree whose leaves have the streams of all agents on axis `axis`.
+        values: Pytree whose leaves have the streams of all agents along axis `axis`.
         axis: Index of the stream axis.
 
     Returns:
-        Values by group name, or unchanged if parameters are fully shared. Groups with separate
-        parameters get a leading agent axis.
+        Dictionary from group name to the values of its streams. The values of groups with separate
+        parameters have a leading agent axis. If all agents share parameters, `values` unchanged.
     """
     if agent_groups.is_fully_shared:
         return values
 
     def pick(group: ParameterGroup, x: jax.Array) -> jax.Array:
-        # Split the data of keys, because JAX's key reuse checker treats a part as the whole key.
+        # Split the data of keys, because JAX's key reuse checker counts a slice as the whole array.
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             data = pick(group, jax.random.key_data(x))
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
@@ -245,7 +246,7 @@ def split_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> An
 
 
 def join_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> Any:
-    """Join values by group along the stream axis. This is the inverse of `split_groups`."""
+    """Join the values of all groups along the stream axis. This inverts `split_groups`."""
     if agent_groups.is_fully_shared:
         return values
 
@@ -267,16 +268,17 @@ def join_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> Any
 def map_groups(
     agent_groups: AgentGroups, function: Callable[..., PyTree], *values: PyTree
 ) -> tuple[Any, ...]:
-    """Apply a function to each set of parameters.
+    """Apply a function to the values of each set of parameters.
 
     Args:
         agent_groups: Groups of agents.
         function: Function that returns a tuple or a NamedTuple.
-        *values: Arguments, by group unless parameters are fully shared.
+        *values: Arguments of the function. Unless all agents share parameters, each argument is a
+            dictionary keyed by group name.
 
     Returns:
-        The result of `function`. Unless parameters are fully shared, each element is a dictionary
-        by group name.
+        The result of `function`. Unless all agents share parameters, each element of the result is
+        a dictionary keyed by group name.
     """
     if agent_groups.is_fully_shared:
         return function(*values)
@@ -298,13 +300,15 @@ def summarize_metrics(
 
     Args:
         agent_groups: Groups of agents.
-        values: Metrics by name, or by group and name unless parameters are fully shared.
-        finite: `FiniteChecks`, by group unless parameters are fully shared.
+        values: Metrics, keyed by name. Unless all agents share parameters, a dictionary from group
+            name to such metrics.
+        finite: `FiniteChecks`. Unless all agents share parameters, a dictionary keyed by group
+            name.
 
     Returns:
-        Scalar metrics and finite checks. Unless parameters are fully shared, the metrics contain
-        the mean of each metric over all sets of parameters, and an entry "group/metric" or "agent
-        i/metric" for each set. The checks are true if they are true for all groups.
+        Scalar metrics, keyed by name, and finite checks. Unless all agents share parameters, each
+        metric is the mean over all sets of parameters, and there is an additional metric
+        "group/metric" or "agent i/metric" for each set. A check is true if it is true for all sets.
     """
     if agent_groups.is_fully_shared:
         return values, finite

@@ -1,4 +1,4 @@
-"""Scoring of solutions: fitness and descriptors from a closed form or from complete episodes."""
+"""Scoring of solutions by a score function (`task/...`) or by complete episodes of a policy."""
 
 import functools
 from collections.abc import Callable
@@ -28,9 +28,10 @@ class Score(NamedTuple):
     Attributes:
         fitness: Fitness, float32 `[B]`.
         descriptor: Descriptors, float32 `[B, K]`.
-        extras: Additional values that the archive stores with each solution, `[B, ...]`.
-        experience: Tuple of a `ReplayStep` with the steps of the policies, `[T, B, ...]`, and a
-            mask of the valid steps, bool `[T, B]`. `()` if the steps are not recorded.
+        extras: Additional values that the archive stores with each solution, `[B, ...]`: objectives
+            or recorded observations (`ScoringOptions`), or `()`.
+        experience: Tuple of a `ReplayStep` with the transitions of the policies, `[T, B, ...]`, and
+            a mask of the valid transitions, bool `[T, B]`. `()` if transitions are not recorded.
     """
 
     fitness: jax.Array
@@ -43,14 +44,14 @@ Scorer = Callable[[Any, jax.Array], Score]  # (solutions [B], key) -> scores
 
 
 class ScoringOptions(NamedTuple):
-    """Additional output of a scorer. At most one of the options is set.
+    """Options for the additional output of a scorer. At most one option is set.
 
     Attributes:
-        records: Whether to record the experience of the policies.
-        objectives: Names of M entries of the environment's `info`. Their sums over the episode
-            become the extras `[B, M]`.
+        records: Whether to record the transitions of the policies as `Score.experience`.
+        objectives: Names of M scalar entries of the environment's `info`. Their sums over the
+            episode become the extras `[B, M]`.
         num_frames: Number of evenly spaced observations of each episode, including the last one.
-            They become the extras `[B, num_frames * D]`. 0 disables it.
+            Concatenated, they become the extras `[B, num_frames * D]`. 0 records no observations.
     """
 
     records: bool = False
@@ -68,22 +69,25 @@ def make_scorer(
     watched: ScoringOptions = DEFAULT_OPTIONS,
     agent_type: str = "",
 ) -> Scorer:
-    """Build the scorer of an environment from its closed form, or from complete episodes.
+    """Build the scorer of an environment.
+
+    Solutions of a `ClosedFormEnvironment` (`task/...`) are scored by its score function. All other
+    solutions are policies, which are scored by complete episodes.
 
     Args:
-        environment: Environment that describes behavior.
+        environment: Environment with state descriptors.
         num_episodes: Number of episodes per solution.
         max_steps: Maximum number of steps of an episode.
-        watched: Additional output.
+        watched: Options for the additional output.
         agent_type: Type of the agents whose return is the fitness, as in `make_episode_scorer`.
 
     Returns:
         The scorer. Scores from episodes are means over the episodes of a solution.
 
     Raises:
-        UsageError: If the environment does not describe behavior or does not have the additional
-            output, or if it has several agent types and `agent_type` is empty.
-        UnknownNameError: If the environment does not have the agent type.
+        UsageError: If the environment has no state descriptors, cannot provide the additional
+            output, or has several agent types and `agent_type` is empty.
+        UnknownNameError: If the environment does not have an objective or the agent type.
     """
     if not has_descriptors(environment):
         raise UsageError(
@@ -99,12 +103,12 @@ def make_scorer(
 
 
 def check_options(environment: Environment, watched: ScoringOptions) -> None:
-    """Check that the environment provides the additional output.
+    """Check that an environment can provide the additional output of a scorer.
 
     Raises:
-        UsageError: If objectives are requested and its `info` has no scalars, or if frames are
-            requested and its observations are not in a `Box`.
-        UnknownNameError: If an objective is not a scalar of its `info`.
+        UsageError: If objectives are requested and the `info` has no scalars, or if frames are
+            requested and the environment has no episodes or no observations in a `Box`.
+        UnknownNameError: If an objective is not a scalar entry of the `info`.
     """
     if watched.objectives:
         known = [name for name, number in info_shapes(environment).items() if number.shape == ()]
@@ -130,7 +134,7 @@ def make_closed_form_scorer(
     """Build the scorer of a `ClosedFormEnvironment`, whose solutions are `ConstantSolution`s.
 
     Args:
-        environment: Environment with a closed form.
+        environment: Environment with a score function.
         objectives: Names of entries of `info` to return as extras, as in `ScoringOptions`.
 
     Returns:
@@ -162,15 +166,15 @@ def make_episode_scorer(
 ) -> Scorer:
     """Build a scorer that plays complete episodes of all solutions in parallel.
 
-    In multi-agent environments, a solution is the policy that all agents share.
+    In multi-agent environments, all agents use the same solution as their policy.
 
     Args:
-        environment: Environment that describes behavior.
+        environment: Environment with state descriptors.
         num_episodes: Number of episodes per solution.
         max_steps: Maximum number of steps of an episode.
-        watched: Additional output.
-        agent_type: Type of the agents whose mean return is the fitness and whose experience is
-            recorded. "" selects all agents, if they have the same type.
+        watched: Options for the additional output.
+        agent_type: Type of the agents to score. Their mean return is the fitness, and only their
+            transitions are recorded. "" selects all agents and is valid only with a single type.
 
     Returns:
         The scorer.
@@ -235,7 +239,11 @@ def make_episode_scorer(
 
 
 def find_scoring_agents(environment: Environment, agent_type: str) -> np.ndarray | None:
-    """Return the indices of the agents whose returns are the fitness, int `[M]`.
+    """Return the indices of the agents of a type, int `[M]`.
+
+    Args:
+        environment: Single-agent or multi-agent environment.
+        agent_type: Agent type. "" selects all agents and is valid only with a single type.
 
     Returns:
         The indices, or None if the environment has no agent types.
@@ -273,7 +281,8 @@ def compute_actions(
     In multi-agent environments, the observation and the actions have a leading agent axis.
 
     Returns:
-        The action in the environment's units, and the action in the units of the policy.
+        The action scaled to the bounds of the action space, and the action that the policy returned
+        (in [-1, 1] for a `Box`).
     """
 
     def one(obs: Observation) -> tuple[Any, Any]:
@@ -284,20 +293,20 @@ def compute_actions(
 
 
 def flatten_next_observations(experience: Experience) -> jax.Array:
-    """Return the observations after a step as rows of floats, `[N, D]`."""
+    """Return the observations of N environments after a step as float vectors, `[N, D]`."""
     return experience.next_obs.reshape(experience.next_obs.shape[0], -1).astype(jnp.float32)
 
 
 def select_frames(rows: jax.Array, length: jax.Array, num_frames: int) -> jax.Array:
     """Return `num_frames` evenly spaced observations of each episode, including the last one.
 
-    Frame i of F, counted from 1, is the observation after step `i * T / F` of an episode of T
-    steps, rounded half up and at least 1. Episodes shorter than F steps therefore repeat
+    For an episode of T steps and F frames, frame i = 1 ... F is the observation after step
+    `i * T / F`, rounded half up and at least 1. Episodes shorter than F steps therefore repeat
     observations: T = 2 and F = 5 gives steps 1, 1, 1, 2, 2.
 
     Args:
-        rows: Observations after each step, `[max_steps, N, D]`. Rows after the end of an episode
-            are ignored.
+        rows: Observations after each step, `[max_steps, N, D]`. Observations after the end of an
+            episode are ignored.
         length: Number of steps of each episode, int32 `[N]`.
         num_frames: Number of observations to select.
 
@@ -311,11 +320,11 @@ def select_frames(rows: jax.Array, length: jax.Array, num_frames: int) -> jax.Ar
 
 
 def make_replay_step(experience: Experience) -> tuple[ReplayStep, jax.Array]:
-    """Convert an experience to a replay step.
+    """Convert the experience of a step to a replay step without memory.
 
     Returns:
-        The replay step, and a mask of the active agents, bool. The carry of the step is empty,
-        because policies in archives do not have memory.
+        The replay step, and a mask of the agents that were active before the step, bool. The carry
+        of the step is `()`, because policies in archives have no memory.
     """
     step = ReplayStep(
         obs=experience.obs,
@@ -333,7 +342,7 @@ def make_replay_step(experience: Experience) -> tuple[ReplayStep, jax.Array]:
 
 
 def solution_action(environment: Environment, solution: Solution, obs: Observation) -> Any:
-    """Return the action of a solution in the environment's units."""
+    """Return the action of a solution, scaled to the bounds of the action space."""
     return (
         solution(obs)
         if isinstance(solution, ConstantSolution)
@@ -348,10 +357,11 @@ def make_gradient_fn(environment: Environment) -> Callable[[ConstantSolution], C
         environment: A `ClosedFormEnvironment`.
 
     Returns:
-        Function from a solution to its gradients, with leaves `[1 + K, ...]`.
+        Function from a solution to a pytree of gradients with leaves `[1 + K, ...]`: first the
+        gradient of the fitness, then those of the descriptors.
 
     Raises:
-        UsageError: If the environment has no differentiable closed form.
+        UsageError: If the environment has no differentiable score function.
     """
     if not has_closed_form(environment) or capabilities(environment).has_external_scores:
         raise UsageError(

@@ -37,7 +37,8 @@ class ActorState(NamedTuple):
         env_state: States of the environments.
         obs: Observations.
         reset: Whether `obs` begins an episode, bool `[E]`.
-        carry: Memory of the policy after the last step and before any reset.
+        carry: Memory of the policy after the last step. The policy resets the memory before it acts
+            if `reset` is true.
         agent_done: Whether an agent has terminated or been truncated in the running episode, bool
             `[E, A]`. None for a single agent.
         episode_return: Return of the running episode, float `[E]` or `[E, A]`.
@@ -56,21 +57,24 @@ class ActorState(NamedTuple):
 
 
 class Experience(NamedTuple):
-    """One step of all streams, `[S, ...]`, or a rollout, `[T, S, ...]`. S is environments x agents.
+    """One step of all S streams, `[S, ...]`, or a rollout of T steps, `[T, S, ...]`.
+
+    A stream is one agent of one environment, so S is the number of environments times agents.
 
     Attributes:
         obs: Observations before the step.
         reset: Whether `obs` begins an episode, bool.
-        carry: Memory of the policy before the step and before any reset. In a rollout, it has the
-            format of `rollax.networks.memory_windows`.
-        action: Actions.
-        extras: Other outputs of the policy.
-        reward: Rewards, float. 0 for agents that are done.
-        terminated: Whether the step terminated the episode, bool.
-        truncated: Whether the step truncated the episode, bool.
+        carry: Memory of the policy before the step and before any reset. In a rollout, the memory
+            has the format of `rollax.networks.memory_windows`.
+        action: Actions passed to the environment.
+        extras: Values that the policy returns in addition to the action, for learning.
+        reward: Rewards, float. 0 for agents that were done before the step.
+        terminated: Whether the step terminated the episode of the agent, bool.
+        truncated: Whether the step truncated the episode of the agent, bool.
         next_obs: Observations after the step and before any reset.
-        mask: False for agents that were done before the step, bool. None if agents never end early.
-        acts: False for agents that waited for their turn, bool. None in environments without turns.
+        mask: Whether the agent was active, bool. False for agents that were done before the step.
+            None if agents never end early.
+        acts: Whether it was the agent's turn, bool. None in environments without turns.
     """
 
     obs: Any
@@ -90,7 +94,7 @@ class RolloutArguments(NamedTuple):
     """Arguments of `unroll`, without the environment.
 
     Attributes:
-        policy: Policy.
+        policy: Policy that acts.
         actor: Actor state before the rollout.
         key: Random key.
         num_steps: Number of steps T.
@@ -103,7 +107,7 @@ class RolloutArguments(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """T steps of all streams.
+    """Experience of T steps in all streams, with the actor state after the last step.
 
     Attributes:
         actor: Actor state after the rollout.
@@ -122,7 +126,7 @@ def make_actor(
     """Return the actor state at the start of an episode in each of E environments.
 
     Args:
-        environment: Environment.
+        environment: Environment to step.
         env_state: States `[E, ...]`.
         obs: Observations `[E, ...]`.
         carry: Initial memory of the policy in one environment.
@@ -149,16 +153,16 @@ def make_actor(
 def init_actor(environment: Environment, key: jax.Array, num_envs: int, carry: Carry) -> ActorState:
     """Reset E environments and create the reset pool for automatic restarts.
 
-    Observations of environments on the host are zeros until their first step is recorded.
+    For simulators on the host, observations are zeros until the first recorded step.
 
     Args:
-        environment: Environment.
+        environment: Environment to step.
         key: Random key.
         num_envs: Number of environments E.
         carry: Initial memory of the policy in one environment.
 
     Returns:
-        The actor state.
+        The actor state, with a reset pool unless the environment is a simulator on the host.
     """
     if is_on_host(environment):
         zeros = spaces.make_zeros(environment.observation_space)
@@ -195,14 +199,15 @@ def step(
     """Step all environments without restarts.
 
     Args:
-        environment: Environment.
-        policy: Policy.
+        environment: Environment to step.
+        policy: Policy that acts.
         actor: Actor state before the step.
-        keys: Random keys of the policy and of the environment, `[E]` each, as from
+        keys: Random keys of the policy and of the environment, `[E]` each, as returned by
             `split_step_keys`.
 
     Returns:
-        The next actor state, the experience `[E, ...]`, and the transition.
+        The next actor state, the experience with leading axes `[E]` or `[E, A]`, and the
+        transition that the environments returned.
     """
     act_keys, env_keys = keys
     with profile_scope("policy"):
@@ -242,10 +247,10 @@ def has_episode_ended(environment: Environment, after: Transition) -> jax.Array:
 def restart_ended_episodes(
     environment: Environment, actor: ActorState, ended: jax.Array
 ) -> ActorState:
-    """Start the next episode in environments whose episode has ended.
+    """Start the next episode in each environment where `ended` is true.
 
     Args:
-        environment: Environment.
+        environment: Environment to step.
         actor: Actor state with a reset pool.
         ended: Whether the episode has ended, bool `[E]`.
 
@@ -267,8 +272,8 @@ def unroll(
     """Step all streams T times with automatic restarts.
 
     Args:
-        environment: Environment.
-        policy: Policy.
+        environment: Environment to step.
+        policy: Policy that acts.
         actor: Actor state.
         key: Random key.
         num_steps: Number of steps T.
@@ -311,10 +316,10 @@ def unroll(
 def _split_rollout_keys(keys: jax.Array, num_steps: int) -> tuple[jax.Array, jax.Array]:
     """Return the data of the keys of all steps for policies and environments, `[T, E, ...]` each.
 
-    Keys are per environment, so that the environments of a device do not depend on the others. All
+    Keys are per environment, so that the results of a device do not depend on other devices. All
     keys are computed at once, because on CPUs threefry is a loop of many small operations,
-    independent of the number of keys. A scan receives their data, because JAX's key reuse checker
-    counts keys that are passed to a scan as used.
+    independent of the number of keys. The result is key data instead of keys, because JAX's key
+    reuse checker counts keys that are passed to a scan as used.
 
     Args:
         keys: Keys of the rollout, `[E]`.
@@ -329,15 +334,20 @@ def _split_rollout_keys(keys: jax.Array, num_steps: int) -> tuple[jax.Array, jax
 
 
 def make_step_keys(keys: jax.Array, time: jax.Array) -> jax.Array:
-    """Derive the keys `[E]` of a step from the keys of the rollout.
+    """Derive the keys of a step from the keys `[E]` of the rollout.
 
-    `time` is int32 `[E]` or `[]`.
+    Args:
+        keys: Keys of the rollout, `[E]`.
+        time: Index of the step, int32 `[]`, or `[E]` for one index per key.
+
+    Returns:
+        The keys, `[E]`.
     """
     return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(time, keys.shape))
 
 
 def _total_sums(environment: Environment, sums: EpisodeSums) -> EpisodeSums:
-    """Sum episode statistics `[T, E]` or `[T, E, A]` over time, environments and agents."""
+    """Sum episode statistics `[T, E]` or `[T, E, A]` over all axes, in total and per agent type."""
     types = capabilities(environment).agent_types
     names = list(dict.fromkeys(types))
 
@@ -353,7 +363,16 @@ def _total_sums(environment: Environment, sums: EpisodeSums) -> EpisodeSums:
 def sum_ended_episodes(
     episode_return: jax.Array, episode_length: jax.Array, ended: jax.Array
 ) -> EpisodeSums:
-    """Return episode statistics, masked to streams whose episode ended."""
+    """Return the episode statistics of each stream, set to 0 where no episode ended.
+
+    Args:
+        episode_return: Return of the current episode, float `[E]` or `[E, A]`.
+        episode_length: Number of steps of the current episode, with the same shape.
+        ended: Whether the episode ended, bool with the same shape.
+
+    Returns:
+        Statistics with the shape of the arguments, without sums per agent type.
+    """
 
     def of_ended(total):
         return jnp.where(ended, total, 0).astype(jnp.float32)
@@ -362,7 +381,7 @@ def sum_ended_episodes(
 
 
 def flatten_streams(environment: Environment, values: PyTree) -> Any:
-    """Reshape `[E, A, ...]` to `[S, ...]`. Without agents, values are unchanged."""
+    """Reshape `[E, A, ...]` to `[E * A, ...]`. Without an agent axis, return the values unchanged."""
     if environment.num_agents is None:
         return values
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), values)
@@ -371,7 +390,7 @@ def flatten_streams(environment: Environment, values: PyTree) -> Any:
 def reseed(state: State, key: jax.Array) -> Any:
     """Return an algorithm's state with new random keys and an empty reset pool.
 
-    The pool is emptied because its resets were computed with the old keys.
+    The precomputed resets in the pool are discarded, because they were computed with the old keys.
     """
 
     def is_pool(part):

@@ -1,9 +1,10 @@
 """AURORA: quality-diversity with descriptors learned from observations.
 
-Cully 2019, arXiv:1905.11874. Grillotti and Cully 2022, arXiv:2106.05648. Some observations of each
-episode are recorded, and an autoencoder learns to encode them. Elites are solutions whose codes are
-sufficiently far from each other (`archives/unstructured.py`). The descriptors of the environment do
-not affect the search. Metrics place the elites on a grid of these descriptors, as in the papers.
+Cully 2019, arXiv:1905.11874. Grillotti and Cully 2022, arXiv:2106.05648. `num_frames` observations
+of each episode are recorded, and an autoencoder learns to encode them. The codes of all elites keep
+a minimum distance from each other (`archives/unstructured.py`). The environment's descriptors do
+not affect the search. QD score and coverage count the elites on a grid of these descriptors, as in
+the papers.
 
 Deviations from the papers: The autoencoder has dense layers on a few observations instead of
 convolutions or a recurrent network. Codes are rescaled to standard deviation 1 whenever the encoder
@@ -29,7 +30,7 @@ from rollax.types import Solution
 class AURORAConfig(MAPElitesConfig):
     """Settings of AURORA.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     num_elites: int = static_field(1024)
@@ -55,10 +56,10 @@ class AURORAConfig(MAPElitesConfig):
 
 
 def aurora(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build AURORA.
+    """Build AURORA, quality-diversity with learned descriptors.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with episodes, state descriptors and `Box` observations.
         solution: Function from a random key to an initial policy.
 
     Returns:

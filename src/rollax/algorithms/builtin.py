@@ -12,8 +12,8 @@ class NetworkReference(NamedTuple):
     """Names of the module, settings class and constructor of a network.
 
     Attributes:
-        module: Module that defines the network.
-        config: Settings class of the network.
+        module: Full name of the module that defines the network.
+        config: Name of the settings class of the network.
         make: Name of the function `(environment, network_config, key)` that returns the network.
     """
 
@@ -37,14 +37,15 @@ SOLUTION = NetworkReference("rollax.networks.solutions", "PolicyConfig", "make_s
 
 
 class BuiltinAlgorithm(NamedTuple):
-    """Registration of the algorithm `<name>` of the module `rollax.algorithms.<name>`.
+    """Names that `rollax.algorithms.registry` resolves to the `AlgorithmEntry` of an algorithm.
 
-    `rollax.algorithms.registry.AlgorithmEntry` describes the attributes in detail.
+    The key of an entry in `BUILTIN_ALGORITHMS` is the name of the algorithm, of its module
+    `rollax.algorithms.<name>` and of the constructor in this module.
 
     Attributes:
         config: Name of the settings class in the module of the algorithm.
         summary: One-line description.
-        network: Network of the algorithm.
+        network: Names of the network's module, settings class and constructor.
         derive_settings: Name of a function in `rollax.algorithms.derived_settings`.
         check: Name of a function in `rollax.algorithms.network_checks`.
         adapt_to_host: Name of a function in `rollax.algorithms.derived_settings`.
@@ -71,7 +72,7 @@ def _quality_diversity(
     evolve_metric: str = "qd_score",
     derive_settings: str = "derive_quality_diversity",
 ) -> BuiltinAlgorithm:
-    """Return the registration of a quality-diversity algorithm."""
+    """Return the `BuiltinAlgorithm` of a quality-diversity algorithm."""
     return BuiltinAlgorithm(
         config=config,
         summary=f"quality-diversity{summary}",

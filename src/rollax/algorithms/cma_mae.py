@@ -1,8 +1,9 @@
 """CMA-MAE: CMA-ME with an acceptance threshold per cell that rises slowly.
 
-Fontaine and Nikolaidis 2023, arXiv:2205.10752, algorithm 1. A cell accepts solutions above its
-threshold, which moves toward their fitness by `archive_learning_rate`. With 0, searches maximize
-fitness. With 1, the threshold is the mean fitness that the cell accepted in the last batch.
+Fontaine and Nikolaidis 2023, arXiv:2205.10752, algorithm 1. A cell accepts solutions with a fitness
+above its threshold. The threshold then moves toward the fitness of the accepted solutions by a
+fraction `archive_learning_rate`. If the fraction is 0, searches maximize fitness. If it is 1, the
+threshold becomes the mean fitness of the solutions that the cell accepted in the last batch.
 Thresholds affect only the searches. The archive keeps the best solution of every cell, like the
 result archive of pyribs. Deviation from the paper: One archive contains both thresholds and best
 solutions, so a search may restart from an elite that did not exceed the threshold of its cell.
@@ -39,7 +40,7 @@ class ThresholdConfig(CellsConfig, Protocol):
 class CMAMAEConfig(CMAMEConfig):
     """Settings of CMA-MAE.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     archive_learning_rate: float = traced_field(0.01, 0, 1)
@@ -60,10 +61,10 @@ class CMAMAEConfig(CMAMEConfig):
 
 
 def cma_mae(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build CMA-MAE.
+    """Build CMA-MAE, which is CMA-ME with slowly rising acceptance thresholds.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:
@@ -75,7 +76,16 @@ def cma_mae(environment: Environment, solution: Callable[[jax.Array], Solution])
 def make_threshold_archive(
     config: ThresholdConfig, low: tuple[float, ...], high: tuple[float, ...]
 ) -> Archive:
-    """Build the archive of CMA-MAE and CMA-MAEGA from the settings and the descriptor bounds."""
+    """Build an archive with acceptance thresholds, for CMA-MAE and CMA-MAEGA.
+
+    Args:
+        config: Settings of the cells and the thresholds.
+        low: Lower bounds of descriptors.
+        high: Upper bounds of descriptors.
+
+    Returns:
+        The archive.
+    """
     return make_cells_archive(
         config, low, high, AcceptanceThreshold(config.threshold_start, config.archive_learning_rate)
     )

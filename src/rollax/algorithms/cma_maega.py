@@ -1,7 +1,7 @@
 """CMA-MAEGA: the searches of CMA-MEGA with the acceptance thresholds of CMA-MAE.
 
-Fontaine and Nikolaidis 2023, arXiv:2205.10752. The deviations from the paper are described in
-`cma_mega` and `cma_mae`.
+Fontaine and Nikolaidis 2023, arXiv:2205.10752. The deviations from the paper are those listed in
+the modules `cma_mega` and `cma_mae`.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from rollax.types import Solution
 class CMAMAEGAConfig(CMAMEGAConfig):
     """Settings of CMA-MAEGA.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     archive_learning_rate: float = traced_field(0.01, 0, 1)
@@ -42,16 +42,16 @@ class CMAMAEGAConfig(CMAMEGAConfig):
 
 
 def cma_maega(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build CMA-MAEGA.
+    """Build CMA-MAEGA, which is CMA-MEGA with the acceptance thresholds of CMA-MAE.
 
     Args:
-        environment: Environment with a closed form (`task/...`).
+        environment: Task with a differentiable score function (`task/...`).
         solution: Function from a random key to an initial solution.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
 
     Raises:
-        UsageError: If the environment has no closed form.
+        UsageError: If the environment has no differentiable score function.
     """
     return make_cma_mega(environment, solution, make_threshold_archive)

@@ -2,9 +2,9 @@
 
 Fontaine et al. 2020, arXiv:1912.02400, algorithm 1. Several CMA-ES searches run in parallel. Each
 search ranks its solutions by their effect on the archive, and restarts from an elite when it
-stagnates. Deviations: All searches decompose their covariances once per update. pyribs schedules
-decompositions for each search separately, counted from its start. Improvements are relative to the
-archive before the whole batch.
+stagnates. Deviations: All searches decompose their covariances once per update, while pyribs
+decomposes each covariance after a number of generations of its search. The improvement of a
+solution is relative to the archive before the whole batch.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from rollax.types import Solution
 class CMAMEConfig(QDConfig):
     """Settings of CMA-ME.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     batch_size: int = static_field(540)
@@ -53,10 +53,10 @@ class CMAMEConfig(QDConfig):
 
 
 def cma_me(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build CMA-ME.
+    """Build CMA-ME, which runs CMA-ES searches for improvements of an archive.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:

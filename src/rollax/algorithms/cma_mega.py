@@ -1,9 +1,9 @@
 """CMA-MEGA: gradient arborescence with coefficients adapted by CMA-ES.
 
 Fontaine and Nikolaidis 2021, arXiv:2106.03894, algorithm 2. Searches branch along the gradients of
-fitness and descriptors. The environment must have a closed form (`task/...`). Deviations: A point
-and its branches are added to the archive in one batch, and points move by plain gradient steps
-instead of Adam.
+fitness and descriptors. The environment must be a task with a differentiable score function
+(`task/...`). Deviations: A point and its branches are added to the archive in one batch, and points
+move by plain gradient steps instead of Adam.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from rollax.types import Solution
 class CMAMEGAConfig(QDConfig):
     """Settings of CMA-MEGA.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     batch_size: int = static_field(540)
@@ -49,17 +49,17 @@ class CMAMEGAConfig(QDConfig):
 
 
 def cma_mega(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build CMA-MEGA.
+    """Build CMA-MEGA, where CMA-ES adapts steps along the gradients of fitness and descriptors.
 
     Args:
-        environment: Environment with a closed form (`task/...`).
+        environment: Task with a differentiable score function (`task/...`).
         solution: Function from a random key to an initial solution.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
 
     Raises:
-        UsageError: If the environment has no closed form.
+        UsageError: If the environment has no differentiable score function.
     """
     return make_cma_mega(environment, solution, make_cells_archive)
 
@@ -69,10 +69,10 @@ def make_cma_mega(
     solution: Callable[[jax.Array], Solution],
     archive: Callable[..., Archive],
 ) -> Algorithm:
-    """Build an algorithm with the emitter of CMA-MEGA and a custom archive.
+    """Build CMA-MEGA with the given archive.
 
     Args:
-        environment: Environment with a closed form (`task/...`).
+        environment: Task with a differentiable score function (`task/...`).
         solution: Function from a random key to an initial solution.
         archive: Function `(config, low, high)` that returns the archive.
 
@@ -80,7 +80,7 @@ def make_cma_mega(
         The algorithm.
 
     Raises:
-        UsageError: If the environment has no closed form.
+        UsageError: If the environment has no differentiable score function.
     """
     slopes = make_gradient_fn(environment)
 

@@ -1,18 +1,21 @@
 """DCRL-MAP-Elites: PGA-ME with critics and an actor conditioned on a target descriptor.
 
 Faldor, Chalumeau, Flageolat and Cully 2024, arXiv:2401.08632. Without injected actors, it is
-DCG-MAP-Elites (Faldor et al. 2023, arXiv:2303.03832). Every policy has a target descriptor d'. It
-is the descriptor of the parent for gradient offspring, the conditioning descriptor for injected
-actors, and the observed descriptor for offspring by variation. Transitions are stored with d' and
-with the observed descriptor d of the episode. TD3 learns Q(s, a | d') and pi(s | d') with
-`td3.update` from the rewards S(d, d') r, where
+DCG-MAP-Elites (Faldor et al. 2023, arXiv:2303.03832). Every policy has a target descriptor d':
+
+- for gradient offspring, the descriptor of the parent,
+- for injected actors, the descriptor on which the actor is conditioned,
+- for offspring by variation, the observed descriptor.
+
+Transitions are stored with d' and with the observed descriptor d of the episode. TD3 learns
+Q(s, a | d') and pi(s | d') with `td3.update` from the rewards S(d, d') r, where
 
     S(d, d') = exp(-|d - d'| / lengthscale)
 
-and descriptors are scaled so that their bounds are -1 and 1. These rewards lead toward the target
-if r is positive, as in most environments of the paper. If r is negative, S favors descriptors far
-from the target. `reward_offset` makes rewards positive, which lowers the value of a task that ends
-early.
+and descriptors are scaled so that their bounds are -1 and 1. If r is positive, as in most
+environments of the paper, these rewards lead toward the target. If r is negative, they lead away
+from the target. `reward_offset` is added to r to make it positive, which makes early termination
+less attractive.
 
 In addition to the offspring of PGA-ME, a batch contains injected actors pi(. | d) that are
 conditioned on the descriptors d of random elites. Deviations: While the archive is empty, the
@@ -58,7 +61,7 @@ from rollax.types import Scalar, Solution, State
 class DCRLMEConfig(PolicyGradientConfig):
     """Settings of DCRL-ME.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     gradient_fraction: float = static_field(0.25, low=0)
@@ -81,7 +84,7 @@ class DCRLState(NamedTuple):
     """State of the emitter of DCRL-ME.
 
     Attributes:
-        learner: Critics, actor and replay.
+        learner: Critics, actor and replay buffer.
         target: Target descriptors of the last n gradient offspring and injected actors, float32
             `[n, K]`.
         has_targets: Whether `target` is valid, bool `[]`. It is false while the archive is empty.
@@ -93,10 +96,15 @@ class DCRLState(NamedTuple):
 
 
 class DescriptorPair(NamedTuple):
-    """Scaled descriptors that are stored with each transition, `[K]` each."""
+    """Descriptors that are stored with each transition, scaled so that their bounds are -1 and 1.
 
-    observed: jax.Array  # float32 [K]
-    target: jax.Array  # float32 [K]
+    Attributes:
+        observed: Observed descriptor d of the policy, float32 `[K]`.
+        target: Target descriptor d' of the policy, float32 `[K]`.
+    """
+
+    observed: jax.Array
+    target: jax.Array
 
 
 def similarity(observed: jax.Array, target: jax.Array, lengthscale: Scalar) -> jax.Array:
@@ -121,8 +129,8 @@ def make_conditioned_buffer(lengthscale: Scalar, reward_offset: Scalar) -> Repla
         reward_offset: Offset added to rewards.
 
     Returns:
-        The buffer. Sampled observations are `ConditionedObservation`s, and sampled rewards are
-        multiplied by the similarity of observed and target descriptor.
+        The buffer. Sampled observations are `ConditionedObservation`s with the target descriptor.
+        Sampled rewards are S(d, d') (r + `reward_offset`).
     """
     buffer = make_uniform_replay()
 
@@ -149,7 +157,7 @@ def num_gradient_and_injected(config: DCRLMEConfig) -> tuple[int, int]:
     """Return the number of gradient offspring and the number of injected actors in a batch.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
 
     Raises:
         UsageError: If the sum of both numbers exceeds the batch size.
@@ -178,11 +186,11 @@ def init_emitter(
     key: jax.Array,
     solutions: Solution,
 ) -> DCRLState:
-    """Return the initial state of the emitter, with an empty replay.
+    """Return the initial state of the emitter, with an empty replay buffer.
 
     Args:
-        environment: The environment.
-        config: Settings.
+        environment: Environment to train in.
+        config: Settings of the algorithm.
         archive: Archive with the parents.
         key: Random key.
         solutions: Initial solutions, `[B, ...]`.
@@ -217,11 +225,11 @@ def gradient_offspring(
     target: jax.Array,
     key: jax.Array,
 ) -> Solution:
-    """Create offspring by gradient steps on the critic, conditioned on target descriptors.
+    """Create offspring by gradient ascent on the critic, conditioned on target descriptors.
 
     Args:
-        config: Settings.
-        learner: Critics and replay.
+        config: Settings of the algorithm.
+        learner: Critics and replay buffer.
         parents: Parent policies `[n, ...]`.
         target: Target descriptors d', `[n, K]`.
         key: Random key.
@@ -245,8 +253,8 @@ def make_dcrl_emitter(environment: Environment, config: DCRLMEConfig, archive: A
     Each batch consists of gradient offspring, injected actors and offspring by Iso+LineDD.
 
     Args:
-        environment: The environment.
-        config: Settings.
+        environment: Environment to train in.
+        config: Settings of the algorithm.
         archive: Archive with the parents.
 
     Returns:
@@ -301,10 +309,10 @@ def make_dcrl_emitter(environment: Environment, config: DCRLMEConfig, archive: A
 
 
 def dcrl_me(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build DCRL-ME.
+    """Build DCRL-MAP-Elites, which is PGA-ME with descriptor-conditioned critics and actor.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial policy.
 
     Returns:

@@ -1,7 +1,7 @@
 """Quantities that a run derives from the settings of an algorithm.
 
-The functions are values of `AlgorithmEntry.derive_settings` and `AlgorithmEntry.adapt_to_host`.
-Custom algorithms can use them if their settings have the same fields.
+An `AlgorithmEntry` uses these functions as `derive_settings` or `adapt_to_host`. Custom algorithms
+can use a function if their settings have the fields that it reads.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from rollax.types import Settings
 
 
 def derive_nothing(config: Settings) -> DerivedSettings:
-    """Return the defaults of `DerivedSettings`."""
+    """Return `DerivedSettings` with default values, which state that no quantity applies."""
     return DerivedSettings()
 
 
 def derive_on_policy(config: OnPolicyConfig) -> DerivedSettings:
-    """Return the derived settings of an on-policy algorithm."""
+    """Return the derived settings of an on-policy algorithm: `num_envs` and `sizes`."""
     return DerivedSettings(
         num_envs=config.num_envs,
         sizes={"num_envs": config.num_envs, "num_steps": config.num_steps},
@@ -31,7 +31,7 @@ def derive_on_policy(config: OnPolicyConfig) -> DerivedSettings:
 
 
 def derive_replay(config: ReplayConfig) -> DerivedSettings:
-    """Return the derived settings of an off-policy algorithm."""
+    """Return the derived settings of an off-policy algorithm: all except `archive`."""
     return DerivedSettings(
         num_envs=config.num_envs,
         replay_capacity=config.capacity,
@@ -50,7 +50,7 @@ def derive_replay(config: ReplayConfig) -> DerivedSettings:
 
 
 def derive_quality_diversity(config: QDConfig) -> DerivedSettings:
-    """Return the derived settings of a quality-diversity algorithm."""
+    """Return the derived settings of a quality-diversity algorithm: `sizes` and `archive`."""
     return DerivedSettings(
         sizes={"batch_size": config.batch_size},
         archive=ArchiveSettings(batch_size=config.batch_size, grid=config.grid),
@@ -58,7 +58,7 @@ def derive_quality_diversity(config: QDConfig) -> DerivedSettings:
 
 
 def derive_policy_gradient(config: PolicyGradientConfig) -> DerivedSettings:
-    """Return the derived settings of a quality-diversity algorithm that also learns from replay."""
+    """Return the derived settings of a quality-diversity algorithm with a replay buffer."""
     return derive_quality_diversity(config)._replace(
         replay_capacity=config.capacity,
         sizes={"capacity": config.capacity, "batch_size": config.batch_size},
@@ -90,9 +90,9 @@ def keep_settings(config: Settings) -> Settings:
 
 
 def use_one_cycle_per_update(config: ReplayConfig) -> ReplayConfig:
-    """Return the settings with one cycle of acting and learning per update.
+    """Return the settings with `num_steps` set to one cycle of acting and learning per update.
 
-    The agent that acts in a simulator on the host has then learned from the steps of all previous
-    cycles.
+    In simulators on the host, the acting policy is fixed during an update. With one cycle per
+    update, it has learned from the steps of all previous cycles.
     """
     return dataclasses.replace(config, num_steps=compute_replay_cycle(config)[0])

@@ -26,7 +26,7 @@ class CellsConfig(Protocol):
 
 @runtime_checkable
 class DescriptorConfig(Protocol):
-    """Settings of the descriptor bounds. Empty bounds select the bounds of the environment."""
+    """Settings of the descriptor bounds. `()` selects the bounds of the environment."""
 
     @property
     def descriptor_low(self) -> tuple[float, ...]: ...
@@ -46,7 +46,8 @@ def make_cells_archive(
         config: Settings of the cells.
         low: Lower bounds of descriptors.
         high: Upper bounds of descriptors.
-        threshold: Acceptance threshold of each cell, or None to accept improvements of the elite.
+        threshold: Settings of acceptance thresholds. If None, a cell accepts a solution if it is
+            empty or the fitness of the solution exceeds that of its elite.
 
     Returns:
         The archive.
@@ -66,7 +67,7 @@ def make_cells(config: CellsConfig, low: tuple[float, ...], high: tuple[float, .
 def descriptor_bounds(
     environment: Environment, config: DescriptorConfig
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the descriptor bounds from the settings, or else from the environment.
+    """Return the descriptor bounds from the settings, or from the environment if they are `()`.
 
     Args:
         environment: Environment with K descriptor dimensions.

@@ -1,8 +1,8 @@
 """Dominated novelty search (DNS): MAP-Elites with local competition instead of cells.
 
-Bahlous-Boldi, Faldor et al. 2025, arXiv:2502.00593. Offspring are created as in `map_elites`. Their
-survival depends on the distance to fitter solutions (`archives/dominated_novelty.py`). QD score and
-coverage are computed by placing the population on the grid.
+Bahlous-Boldi, Faldor et al. 2025, arXiv:2502.00593. Offspring are created as in `map_elites`.
+Solutions that are far from fitter solutions survive (`archives/dominated_novelty.py`). QD score and
+coverage count the best solution in each cell of the grid.
 """
 
 import functools
@@ -28,7 +28,7 @@ from rollax.types import Solution
 class DNSConfig(MAPElitesConfig):
     """Settings of dominated novelty search.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     population_size: int = static_field(1024)
@@ -38,10 +38,10 @@ class DNSConfig(MAPElitesConfig):
 
 
 def dns(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build DNS.
+    """Build dominated novelty search (DNS).
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:

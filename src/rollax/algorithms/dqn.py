@@ -3,7 +3,8 @@
 Mnih et al. 2015 (Nature 518), algorithm 1, with optional extensions: double Q-learning (van Hasselt
 et al. 2016, arXiv:1509.06461, eq. 4), dueling networks (Wang et al. 2016, arXiv:1511.06581),
 prioritized replay (Schaul et al. 2016, arXiv:1511.05952) and n-step returns (Hessel et al. 2018,
-arXiv:1710.02298). Target networks are copied or updated softly. Actions that an "action_mask"
+arXiv:1710.02298). Every `target_update_period` gradient steps, the target network moves toward the
+online network by a fraction `tau`, and is copied if `tau` is 1. Actions that an "action_mask"
 forbids are neither taken nor used in targets. docs/algorithms/dqn.md has all equations.
 """
 
@@ -36,7 +37,7 @@ QNetwork: TypeAlias = Callable[[Observation], jax.Array]
 class DQNConfig(ReplayConfig):
     """Settings of DQN.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     num_envs: int = static_field(8)
@@ -105,7 +106,7 @@ def loss(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Return the loss, the mean of w H(Q(s, a) - y) with the Huber loss H, and its metrics.
 
-    H(x) is x^2 / 2 for |x| <= delta, and linear for |x| > delta.
+    H(x) is x^2 / 2 for |x| <= delta, and delta (|x| - delta / 2) for |x| > delta.
 
     Args:
         network: Action-value network.
@@ -114,7 +115,8 @@ def loss(
         delta: Threshold of the Huber loss.
 
     Returns:
-        The loss and its metrics by name.
+        The loss, and metrics keyed by name: "loss", "value" (mean Q), and the absolute TD errors
+        "td_error" `[B]`.
     """
     value = select_q(jax.vmap(network)(batch.obs), batch.action)
     td_error = value - target
@@ -124,10 +126,10 @@ def loss(
 
 
 def dqn(environment: Environment, network: Callable[[jax.Array], QNetwork]) -> Algorithm:
-    """Build DQN.
+    """Build deep Q-learning (DQN).
 
     Args:
-        environment: The environment.
+        environment: Environment with a `Discrete` action space.
         network: Function from a random key to a network from observations to action values `[n]`.
 
     Returns:
@@ -181,16 +183,18 @@ def make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
 def update(
     agent: DQNAgent, config: DQNConfig, batch: ReplayBatch, key: jax.Array
 ) -> tuple[DQNAgent, dict[str, jax.Array]]:
-    """Perform one gradient step (algorithm 1), then update the target network if it is due.
+    """Perform one gradient step (algorithm 1), and update the target network if it is due.
+
+    The target network is updated every `target_update_period` gradient steps.
 
     Args:
         agent: Networks and optimizer state.
-        config: Settings.
+        config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key (unused).
 
     Returns:
-        The updated agent, and metrics by name, including "td_error" `[B]`.
+        The updated agent, and the metrics of `loss`, including "td_error" `[B]`.
     """
     chooser = agent.network if config.double else agent.target
     next_action = jax.vmap(argmax_q, (None, 0))(chooser, batch.next_obs)
@@ -219,7 +223,7 @@ def explore(
     key: jax.Array,
     progress: jax.Array,
 ) -> tuple[jax.Array, Carry]:
-    """Sample an epsilon-greedy action. Returns the action and the unchanged carry."""
+    """Return an epsilon-greedy action with the epsilon at `progress`, and the unchanged carry."""
     return EpsilonGreedy(
         mask_illegal_values(agent.network(obs), obs), epsilon_schedule(config, progress)
     ).sample(key), carry
@@ -235,7 +239,8 @@ def act(
 ) -> tuple[jax.Array, Carry]:
     """Return the action for evaluation and the unchanged carry.
 
-    It is the best action if `greedy` is true, else an epsilon-greedy action with the final epsilon.
+    The action is the best action if `greedy` is true. Otherwise it is an epsilon-greedy action with
+    the final epsilon.
     """
     policy = EpsilonGreedy(
         mask_illegal_values(agent.network(obs), obs), epsilon_schedule(config, jnp.ones(()))

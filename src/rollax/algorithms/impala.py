@@ -3,8 +3,8 @@
 Espeholt et al. 2018, arXiv:1802.01561 (V-trace: section 4.1, gradients: section 4.2). The learning
 policy differs from the acting policy because each rollout is used for `num_epochs` x
 `num_minibatches` gradient steps. V-trace targets and advantages are recomputed with the current
-network before each step. If `objective` is "clipped", the policy loss is the loss of PPO with
-V-trace advantages.
+network before each gradient step. If `objective` is "clipped", the policy loss is the loss of PPO
+with V-trace advantages.
 
 Deviations: Advantages may be normalized, and rewards may be scaled. Trajectories may be sampled by
 priority (Schaul et al. 2016, arXiv:1511.05952) from the whole rollout, with importance weights on
@@ -39,7 +39,7 @@ from rollax.networks.network import Network
 class ImpalaConfig:
     """Settings of IMPALA.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     num_envs: int = static_field(32)
@@ -85,8 +85,8 @@ class ImpalaConfig:
     vtrace_lambda: float = traced_field(0.95, 0, 1)
     """Trace decay of V-trace."""
     rho_clip: float = traced_field(1.0, low=0, high=float("inf"))
-    """Upper bound of the importance weight of a temporal difference (rho-bar). It determines
-    whose value is learned.
+    """Upper bound of the importance weight of a temporal difference (rho-bar). It determines the
+    policy for which values are learned.
     """
     c_clip: float = traced_field(1.0, low=0, high=float("inf"))
     """Upper bound of the trace coefficients (c-bar), at most rho_clip. Smaller values shorten
@@ -131,8 +131,8 @@ def vtrace_targets_and_advantages(
     population may change both settings.
 
     Args:
-        config: Settings.
-        arrays: Array arguments of `vtrace`, `[T, S]` each.
+        config: Settings of the algorithm.
+        arrays: Arguments `reward` to `truncated` of `vtrace` in this order, `[T, S]` each.
 
     Returns:
         Value targets and advantages, `[T, S]` each.
@@ -161,14 +161,14 @@ def loss(
 
     Args:
         network: Actor-critic network.
-        moments: Statistics of observations and of value targets.
-        data: Minibatch of trajectories.
+        moments: Statistics of observations and of value targets, None where not normalized.
+        data: Minibatch of B trajectories of L steps.
         weight: Importance weight of each trajectory, `[1, B]`.
-        config: Settings.
+        config: Settings of the algorithm.
         entropy_coefficient: Weight of the entropy bonus at the current progress.
 
     Returns:
-        The loss and its metrics by name.
+        The loss, and its terms and diagnostics as scalar metrics keyed by name.
     """
     network, (_, std) = (
         train_state.add_normalization(network, *moments),
@@ -222,10 +222,10 @@ def loss(
 
 
 def impala(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """Build IMPALA.
+    """Build IMPALA, an actor-critic with V-trace.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         network: Function from a random key to a network that outputs `ActorCriticOutput`.
 
     Returns:
@@ -235,10 +235,10 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
 
 
 def make_minibatch_layout(config: ImpalaConfig, num_streams: int) -> minibatches.MinibatchLayout:
-    """Return the layout of rollouts of one parameter group for minibatches of trajectories.
+    """Return the layout that divides rollouts of one parameter group into minibatches.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         num_streams: Number of streams that share the parameters.
 
     Returns:
@@ -275,11 +275,11 @@ def learn(
     """Update one set of parameters from a rollout `[T, S]`.
 
     Args:
-        config: Settings.
-        progress: Completed share of training, from 0 to 1.
+        config: Settings of the algorithm.
+        progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states and statistics.
-        rollout: Experience of all streams, `[T, S, ...]`.
-        end: The streams after the rollout.
+        rollout: Experience of the S streams, `[T, S, ...]`.
+        end: Values of the streams at the end of the rollout.
         key: Random key of the shuffles.
 
     Returns:
@@ -289,8 +289,8 @@ def learn(
         train, rollout, end.discounted_return, config.gamma
     )
 
-    # Estimate advantages for the policy that acted, for priorities and metrics. Each minibatch
-    # estimates its own.
+    # Estimate advantages for the policy that acted, for priorities and metrics. The loss of each
+    # minibatch estimates advantages again with the current network.
     network = train_state.add_normalization(train.network, train.observations, train.values)
     rollout = add_values(network, rollout, config.num_minibatches)
     value = rollout.extras.value
@@ -339,16 +339,19 @@ def sample_trajectories(
 ) -> tuple[Callable[..., jax.Array], jax.Array]:
     """Return a function that samples the trajectories of an epoch, and their importance weights.
 
+    If `config.prioritized` is false, every trajectory is used once per epoch with weight 1.
+
     Args:
-        config: Settings.
-        progress: Completed share of training, from 0 to 1.
+        config: Settings of the algorithm.
+        progress: Completed fraction of training, from 0 to 1.
         advantage: Advantages of the rollout, `[T, S]`.
-        mask: Samples that count, bool `[T, S]`, or None for all samples.
+        mask: Samples of active agents, bool `[T, S]`, or None for all samples.
         layout: Layout of the rollout for minibatches.
 
     Returns:
-        Function `(key, layout)` that returns row indices as `minibatches.shuffle_rows` does, and
-        the weight of each trajectory, `[rows, groups, 1, block_size]`.
+        Function `(key, layout)` that returns row indices in the format of
+        `minibatches.shuffle_rows`, and the weight of each trajectory, `[rows, groups, 1,
+        block_size]`.
     """
     if not config.prioritized:
         return minibatches.shuffle_rows, jnp.ones(

@@ -36,7 +36,7 @@ from rollax.types import Solution
 class MAPElitesConfig(QDConfig):
     """Settings of MAP-Elites.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     variation: Literal["iso_line", "gaussian", "polynomial"] = static_field("iso_line")
@@ -65,10 +65,10 @@ class MAPElitesConfig(QDConfig):
 
 
 def map_elites(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build MAP-Elites.
+    """Build MAP-Elites, which varies the elites of an archive with one elite per cell.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:
@@ -94,7 +94,8 @@ def make_variation_emitter(
         config: Settings of the variation.
         archive: Archive with the parents.
         score: Scorer (unused).
-        bounds: Bounds of solutions, or None to use `config.solution_bounds`.
+        bounds: Lower and upper bounds of solutions for the polynomial variation. None uses
+            `config.solution_bounds`.
 
     Returns:
         The emitter.
@@ -122,7 +123,12 @@ def make_variation_emitter(
 
 
 def get_solution_bounds(environment: Environment) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the bounds of solutions of a closed-form task, or None if solutions are unbounded."""
+    """Return the bounds of a task's solutions (`task/...`), or None if solutions are unbounded.
+
+    Returns:
+        Arrays of lower and upper bounds with the shape of a solution. None for policies and for
+        tasks without finite bounds.
+    """
     space: Any = environment.action_space
     return (
         (np.asarray(space.low), np.asarray(space.high))

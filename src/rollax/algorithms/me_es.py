@@ -4,11 +4,11 @@ Colas, Madhavan, Huizinga and Clune 2020, arXiv:2003.01825. The algorithm is sui
 many parameters. A generation consists of many antithetic pairs around a parent, which are used to
 estimate one gradient step (`emitters/evolution_strategy.py`).
 
-Deviations: The offspring of a generation is scored together with the pairs of the next generation,
-so a new parent is selected before the score of the last offspring is available. Equal values have
-equal ranks. Novelty is measured against the last `memory` offspring instead of all offspring.
-Parents are sampled uniformly from the best elites, as in QDax 0.5. The authors' code samples them
-in proportion to novelty or fitness.
+Deviations: The offspring of a generation is scored together with the pairs of the next generation.
+A new parent is therefore selected before the score of the last offspring is available. Equal
+fitness or novelty values have equal ranks. Novelty is measured against the last `memory` offspring
+instead of all offspring. Parents are sampled uniformly from the best elites, as in QDax 0.5. The
+authors' code samples parents in proportion to novelty or fitness.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from rollax.types import Solution
 class MEESConfig(QDConfig):
     """Settings of ME-ES.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     mean_evaluations: int = static_field(2)
@@ -60,10 +60,10 @@ class MEESConfig(QDConfig):
 
 
 def me_es(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build ME-ES.
+    """Build ME-ES, an evolution strategy that maximizes fitness and novelty.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:

@@ -1,10 +1,11 @@
-"""ME-MAP-Elites: several kinds of emitters that are selected by a bandit.
+"""ME-MAP-Elites: emitters of several kinds, among which a bandit selects.
 
-Cully 2021, arXiv:2007.05352. The emitters are variation of random elites as in MAP-Elites, and the
-three kinds of searches of CMA-ME. The bandit activates the kinds whose solutions enter the archive
-most often. Deviations: A search that becomes active again restarts from its last elite. If several
-slots become free in one iteration, the bandit counts the solutions that the slots will create
-(`emitters/bandit.py`).
+Cully 2021, arXiv:2007.05352. An emitter is a variation of random elites as in MAP-Elites, or a
+CMA-ES search with one of three rankings as in CMA-ME. The bandit activates the kinds whose
+solutions enter the archive most often. Deviations: A search that becomes active again starts from
+an elite that was sampled when the search last finished. If several emitters finish in one
+iteration, the selection of each successor counts the solutions that the other active emitters will
+create (`emitters/bandit.py`).
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ RANKING_BY_KIND: dict[EmitterKind, Ranking] = {
 class MEMAPElitesConfig(QDConfig):
     """Settings of ME-MAP-Elites.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     batch_size: int = static_field(540)
@@ -68,10 +69,10 @@ class MEMAPElitesConfig(QDConfig):
 
 
 def me_map_elites(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build ME-MAP-Elites.
+    """Build ME-MAP-Elites, where a bandit selects among several kinds of emitters.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:
@@ -87,7 +88,7 @@ def make_me_map_elites_emitter(
     """Build the emitter of ME-MAP-Elites.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         archive: Archive with the parents.
         score: Scorer (unused).
 
@@ -107,7 +108,7 @@ def make_me_map_elites_emitter(
 
 
 def make_emitter_of_kind(kind: EmitterKind, config: MEMAPElitesConfig, archive: Archive) -> Emitter:
-    """Build one emitter of the given kind."""
+    """Build one emitter of a kind: a variation of elites, or one CMA-ES search."""
     if kind == "iso_line":
         return iso_line_emitter(archive, config.iso_sigma, config.line_sigma)
     if kind == "gaussian":

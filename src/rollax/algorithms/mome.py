@@ -2,8 +2,8 @@
 
 Pierrot et al. 2022, arXiv:2202.03057, algorithm 1. Objectives are values in the environment's
 `info`, such as terms of the reward, summed over the episode. The fitness is the return, as in other
-algorithms. A parent is sampled by sampling a cell and then a solution of its front. Full fronts are
-described in `archives/pareto_fronts.py`.
+algorithms. A parent is sampled by sampling a cell and then a solution of its front.
+`archives/pareto_fronts.py` describes the insertion into a full front.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from rollax.types import Solution
 class MOMEConfig(MAPElitesConfig):
     """Settings of MOME.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     objectives: tuple[str, ...] = static_field(("objective_0", "objective_1"))
@@ -41,10 +41,10 @@ class MOMEConfig(MAPElitesConfig):
 
 
 def mome(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build MOME.
+    """Build MOME, which is MAP-Elites with a Pareto front in every cell.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
 
     Returns:
@@ -62,7 +62,7 @@ def mome(environment: Environment, solution: Callable[[jax.Array], Solution]) ->
 def make_pareto_front_archive(
     config: MOMEConfig, low: tuple[float, ...], high: tuple[float, ...]
 ) -> Archive:
-    """Build the archive with one Pareto front per cell.
+    """Build an archive with one Pareto front per cell.
 
     Args:
         config: Settings of fronts and cells.

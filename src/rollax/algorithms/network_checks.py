@@ -18,7 +18,10 @@ def check_sequence_length(config: Settings, network: Settings) -> None:
 
 
 def check_actor_critic_settings(config: Settings, network: Settings) -> None:
-    """Raise UsageError if settings for a separate critic are used with a shared network."""
+    """Raise UsageError if settings for a separate critic are used with a shared network.
+
+    Also raise it if the network has memory but learns from single steps.
+    """
     check_sequence_length(config, network)
     given = [name for name in ("critic_epochs", "critic_learning_rate") if getattr(config, name)]
     if network.shared and given:

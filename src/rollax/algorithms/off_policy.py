@@ -1,9 +1,9 @@
 """Update of off-policy algorithms, which acts, stores transitions and learns from replay.
 
-TD3, SAC and DQN provide an `AgentFns`, and this module implements everything else. A cycle consists
-of `c` steps of every environment followed by `g` gradient steps, where c and g are the smallest
-integers with g / (c num_envs) = `replay_ratio`. One update consists of the cycles for `num_steps`
-steps. Actions are random during the first `warmup` frames, and learning starts after max(`warmup`,
+TD3, SAC and DQN provide an `AgentFns`, and this module implements acting, replay and the update. A
+cycle consists of c steps of every environment followed by g gradient steps, where c and g are the
+smallest integers with g / (c num_envs) = `replay_ratio`. One update consists of `num_steps / c`
+cycles. Actions are random during the first `warmup` frames, and learning starts after max(`warmup`,
 `learning_starts`) frames.
 """
 
@@ -61,7 +61,7 @@ from rollax.scopes import profile_scope
 from rollax.types import Action, Carry, Flag, Observation, Settings, State
 
 PlayFn: TypeAlias = Callable[[RolloutArguments], Rollout]
-"""Function that returns the rollout of a cycle, from compiled environments or a recording."""
+"""Function that returns the rollout of a cycle: unrolled here, or recorded in host simulators."""
 
 
 class OffPolicyState(NamedTuple):
@@ -87,7 +87,7 @@ class OffPolicyState(NamedTuple):
 
 
 class CycleState(NamedTuple):
-    """Parts of the state that change in each cycle of acting and learning.
+    """Fields of `OffPolicyState` that change in each cycle of acting and learning.
 
     Attributes:
         agent: Agent, as returned by `AgentFns.init`.
@@ -101,12 +101,12 @@ class CycleState(NamedTuple):
 
 
 class CycleResult(NamedTuple):
-    """Experience and metrics of one cycle.
+    """Experience and metrics of one cycle of c steps and g gradient steps.
 
     Attributes:
-        experience: Steps `[c, S]`.
-        episodes: Sums over the episodes that ended.
-        metrics: Metrics of the gradient steps by name, `[g]`.
+        experience: Experience `[c, S, ...]`.
+        episodes: Sums over the episodes that ended during the cycle.
+        metrics: Metrics of the gradient steps, keyed by name, `[g]` each.
     """
 
     experience: Experience
@@ -124,18 +124,18 @@ def init_state(
     """Return the state before the first update.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         agent_fns: Functions of the agent.
         buffer: Function from the config to the replay buffer.
         key: Random key.
-        config: Settings.
+        config: Settings of the algorithm.
 
     Returns:
         The state, with an empty replay buffer.
 
     Raises:
-        UsageError: If the sizes in the config are inconsistent, or if an environment on the host
-            does not have one cycle per update.
+        UsageError: If the sizes in the config are inconsistent, or if the environment is a
+            simulator on the host and an update has more than one cycle.
     """
     groups = parameter_sharing.make_agent_groups(environment, "all")
     num_steps, _ = compute_replay_cycle(config)
@@ -183,17 +183,17 @@ def run_cycle(
     """Run one cycle, which acts, stores the transitions and learns from replay.
 
     Args:
-        environment: The environment.
-        agent_fns: Functions of the agent, with normalized observations.
+        environment: Environment to train in.
+        agent_fns: Functions of the agent, as returned by `with_normalized_observations`.
         buffer: Replay buffer.
         play: Function that returns the rollout of the cycle.
         state: State before the update.
         key: Random key of the update.
-        cycle: Agent, environments and replay before the cycle.
-        index: Index of the cycle in its update.
+        cycle: Agent, environments and replay buffer before the cycle.
+        index: Index of the cycle in its update, int32 `[]`.
 
     Returns:
-        The updated agent, environments and replay, and the result of the cycle.
+        The agent, environments and replay buffer after the cycle, and the result of the cycle.
     """
     config, progress = state.config, state.updates / state.config.total_updates
     num_steps, num_updates = compute_replay_cycle(config)
@@ -223,7 +223,7 @@ def off_policy(
     """Build an off-policy algorithm from the functions of its agent.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         agent_fns: Functions of the agent.
         buffer: Function from the config to the replay buffer.
 
@@ -290,7 +290,7 @@ def off_policy(
 def next_rollout_arguments(
     environment: Environment, agent_fns: AgentFns, state: OffPolicyState
 ) -> RolloutArguments:
-    """Return the arguments of `unroll` for the next cycle."""
+    """Return the arguments of `unroll` for the first cycle of the next update."""
     fns = with_normalized_observations(agent_fns, state.observations)
     progress = state.updates / state.config.total_updates
     policy = make_exploration_policy(environment, fns, state.config, state.agent, progress)
@@ -300,7 +300,7 @@ def next_rollout_arguments(
 
 
 def cycle_keys(key: jax.Array, index: jax.Array | int) -> jax.Array:
-    """Return two random keys for cycle `index` of an update: for acting and for learning."""
+    """Return the key for acting and the key for learning in cycle `index` of an update."""
     return jax.random.split(jax.random.fold_in(key, index))
 
 
@@ -309,8 +309,9 @@ def make_exploration_policy(
 ) -> PolicyFn:
     """Build the policy that acts in training.
 
-    It is random for `warmup` frames, and then uses `fns.explore`. Its memory is an
-    `ExplorationState`. Its extras are the normalized action.
+    Its actions are random for the first `warmup` frames, and then come from `fns.explore`. Its
+    memory is an `ExplorationState`. Its extras are the normalized action, which is stored for
+    learning.
     """
     space = environment.action_space
 
@@ -353,12 +354,12 @@ def summarize_metrics(
 
     Args:
         experience: Experience of all cycles, `[cycles, c, S]`.
-        metrics: Metrics of the gradient steps by name, `[cycles, g]`.
+        metrics: Metrics of the gradient steps, keyed by name, `[cycles, g]` each.
         agent: Agent after the update.
 
     Returns:
-        Metrics by name, and the finite checks. Metrics of gradient steps are averaged over the
-        steps that were not skipped, and are NaN if all steps were skipped.
+        Scalar metrics, keyed by name, and the finite checks. Metrics of gradient steps are averaged
+        over the steps that were not skipped, and are NaN if all steps were skipped.
     """
     active = metrics.pop("active")
     number = jnp.sum(active)

@@ -1,7 +1,7 @@
 """OMG-MEGA: MAP-Elites that mutates solutions along gradients of fitness and descriptors.
 
 Fontaine and Nikolaidis 2021, arXiv:2106.03894, algorithm 1. The coefficients of the gradients are
-random. The environment must have a closed form (`task/...`).
+random. The environment must be a task with a differentiable score function (`task/...`).
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from rollax.types import Solution
 class OMGMEGAConfig(QDConfig):
     """Settings of OMG-MEGA.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     batch_size: int = static_field(540)
@@ -36,17 +36,17 @@ class OMGMEGAConfig(QDConfig):
 
 
 def omg_mega(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build OMG-MEGA.
+    """Build OMG-MEGA, which mutates elites along gradients with random coefficients.
 
     Args:
-        environment: Environment with a closed form (`task/...`).
+        environment: Task with a differentiable score function (`task/...`).
         solution: Function from a random key to an initial solution.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
 
     Raises:
-        UsageError: If the environment has no closed form.
+        UsageError: If the environment has no differentiable score function.
     """
     slopes = make_gradient_fn(environment)
 

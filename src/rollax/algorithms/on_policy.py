@@ -1,8 +1,8 @@
 """Update of on-policy algorithms, which acts for T steps and then learns from the rollout.
 
-PPO, PPO with RND, IMPALA and PQN provide a `learn` function, and this module implements everything
-else. If agents do not share all parameters, `learn` runs once for each set of parameters, on the
-streams of its agents.
+PPO, PPO with RND, IMPALA and PQN provide a `learn` function. This module implements acting and the
+update around it. If agents do not share all parameters, `learn` runs once for each set of
+parameters, on the streams of the agents that use these parameters.
 """
 
 import functools
@@ -34,11 +34,11 @@ from rollax.networks.network import Network
 from rollax.types import Action, Carry, Flag, Observation, PyTree, Scalar, Settings
 
 OptimizersFn: TypeAlias = Callable[[Settings, float], dict[str, optax.GradientTransformation]]
-"""Function `(config, progress)` that returns the optimizer of each part of the network."""
+"""Function `(config, progress)` that returns optimizers, keyed by "actor" and "critic"."""
 LayoutFn: TypeAlias = Callable[[Settings, int], minibatches.MinibatchLayout | None]
-"""Function `(config, num_streams)` that returns the layout of minibatches."""
+"""Function `(config, num_streams)` that returns the layout of minibatches, or None."""
 SamplerFn: TypeAlias = Callable[..., tuple[Carry, Action, PyTree]]
-"""Function `(train, carry, obs, reset, key)` that acts in training."""
+"""Function `(train, carry, obs, reset, key)` that returns carry, action and extras in training."""
 
 
 @runtime_checkable
@@ -62,7 +62,7 @@ class OnPolicyState(NamedTuple):
         key: Random key of the next update.
         config: Settings of the algorithm. Traced settings are arrays.
         train: Parameters, optimizer states and statistics, a `TrainState`. If agents do not share
-            all parameters, one `TrainState` per parameter group.
+            all parameters, a dictionary from group name to `TrainState`.
         actor: Running environments and memory of the policy.
         discounted_return: Discounted return of each running episode, float `[S]`, for the
             normalization of rewards.
@@ -92,14 +92,15 @@ class UpdateKeys(NamedTuple):
 
 
 class RolloutEnd(NamedTuple):
-    """The streams of one set of parameters at the end of a rollout, `[S, ...]`.
+    """Values at the end of a rollout in the streams that use one set of parameters, `[S, ...]`.
 
     Attributes:
         carry: Memory of the policy after the last step.
         obs: Observation with which the next rollout starts.
-        agent_done: Whether an agent has terminated or been truncated in the running episode of its
-            environment, bool, or None for a single agent.
-        discounted_return: Discounted return of each running episode before the rollout.
+        agent_done: Whether the agent has terminated or been truncated while the episode of its
+            environment continues, bool `[S]`, or None for a single agent.
+        discounted_return: Discounted return of each running episode before the rollout, float
+            `[S]`, from which reward normalization continues.
     """
 
     carry: Carry
@@ -114,8 +115,8 @@ class LearnResult(NamedTuple):
     Attributes:
         train: The updated `TrainState`.
         discounted_return: Discounted return of each running episode after the rollout, `[S]`.
-        metrics: Scalar metrics by name.
-        finite: Finite checks.
+        metrics: Scalar metrics, keyed by name.
+        finite: Whether the arrays of the update are finite.
     """
 
     train: PyTree
@@ -128,7 +129,8 @@ class LearnResult(NamedTuple):
 class LearnFn(Protocol):
     """Function that learns from a rollout `[T, S]` with one set of parameters.
 
-    `progress` is the completed share of training, from 0 to 1.
+    `progress` is the completed fraction of training, from 0 to 1. The streams `[T, S]` are those of
+    the agents that use these parameters.
     """
 
     def __call__(
@@ -157,7 +159,7 @@ def step(
     """Perform one update, which acts for T steps in every environment and then learns.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         explore: Function from the state to the policy that acts in training.
         learn: Function that learns from the rollout with one set of parameters.
         state: State before the update.
@@ -177,10 +179,10 @@ def learn_by_group(
     keys: UpdateKeys,
     rollout: Rollout,
 ) -> tuple[OnPolicyState, Metrics]:
-    """Learn each set of parameters from the streams of its own agents.
+    """Update each set of parameters from the streams of the agents that use it.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         learn: Function that learns from the rollout with one set of parameters.
         state: State before the update.
         keys: Random keys of the update.
@@ -220,7 +222,7 @@ def learn_by_group(
 def make_minibatch_layout(
     config: minibatches.MinibatchConfig, num_streams: int
 ) -> minibatches.MinibatchLayout:
-    """Return the layout of rollouts of one parameter group for minibatches.
+    """Return the layout that divides rollouts of one parameter group into minibatches.
 
     Args:
         config: Settings with the sizes of rollouts and minibatches.
@@ -249,17 +251,18 @@ def fit(
         [jax.Array, minibatches.MinibatchLayout], jax.Array
     ] = minibatches.shuffle_rows,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
-    """Run epochs of gradient steps of an actor-critic on shuffled minibatches.
+    """Train an actor-critic for several epochs on shuffled minibatches.
 
     Args:
         loss: Function `(network, train, minibatch)` that returns the loss and its metrics.
         train: Parameters and optimizer states.
-        rows: Training data in rows (`minibatches.to_rows`).
-        layout: Layout of the rows.
+        rows: Training data, as returned by `minibatches.to_rows`.
+        layout: Layout of `rows`.
         config: Settings with the numbers of epochs, `target_kl` and the settings of the optimizers.
-        progress: Completed share of training, from 0 to 1.
+        progress: Completed fraction of training, from 0 to 1.
         key: Random key of the shuffles.
-        shuffle: Function `(key, layout)` that returns the order of one epoch.
+        shuffle: Function `(key, layout)` that returns the row indices of the minibatches of one
+            epoch.
 
     Returns:
         The updated train state, and the means of the metrics over the last epoch.
@@ -294,16 +297,18 @@ def finish_update(
 
     Args:
         config: Settings with the learning rate and its schedule.
-        progress: Completed share of training, from 0 to 1.
+        progress: Completed fraction of training, from 0 to 1.
         train: Train state after the gradient steps.
         rollout: The rollout `[T, S]`.
         advantage: Advantages `[T, S]`.
         target: Value targets `[T, S]`.
-        metrics: Metrics of the gradient steps, including "loss".
-        prediction: Prediction of the targets `[T, S]`. The default is the value in the extras.
+        metrics: Metrics of the gradient steps, keyed by name, including "loss".
+        prediction: Prediction of the targets, `[T, S]`. None uses the values in the rollout's
+            extras.
 
     Returns:
-        The train state, all metrics by name, and the finite checks.
+        The train state, all metrics keyed by name, and the finite checks. The added metrics are
+        those of `losses.summarize_update` and the learning rate.
     """
     train = train_state.update_observation_statistics(train, rollout)
     parameters = (train.network, train.observations)
@@ -332,19 +337,19 @@ def on_policy(
     """Build an on-policy algorithm from its `learn` function.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         network: Function from a random key to a network.
         learn: Function that learns from a rollout with one set of parameters.
-        make_optimizers: Function `(config, progress)` that returns the optimizer of each part of
-            the network.
+        make_optimizers: Function `(config, progress)` that returns a dictionary of optimizers with
+            the keys "actor" and, for networks with a separate critic, "critic".
         make_train: Function `(network, optimizers, obs, config)` that returns the initial
             `TrainState`.
         make_layout: Function `(config, num_streams)` that returns the layout of minibatches. It
             raises a `ValueError` if a rollout cannot be divided evenly. `init` calls it as a check.
-        make_sampler: Function `(config, progress)` that returns a function `(train, carry, obs,
-            reset, key)`. The latter acts in training, and returns the memory, the action and the
+        make_sampler: Function `(config, progress)` that returns the policy for training, a function
+            `(train, carry, obs, reset, key)`. This function returns the memory, the action and the
             extras that `learn` needs.
-        choose: Function `(config, greedy, train, carry, obs, key)` that acts in evaluation, and
+        choose: Policy for evaluation, a function `(config, greedy, train, carry, obs, key)` that
             returns the memory and the action.
 
     Returns:
@@ -409,16 +414,15 @@ def init_state(
     """Return the state before the first update.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         make_network: Function from a random key to a network.
-        make_optimizers: Function `(config, progress)` that returns the optimizer of each part of
-            the network.
+        make_optimizers: Function `(config, progress)` that returns a dictionary of optimizers.
         make_train: Function `(network, optimizers, obs, config)` that returns the initial
             `TrainState`.
         make_layout: Function `(config, num_streams)` that raises a `ValueError` if a rollout cannot
             be divided evenly.
         key: Random key.
-        config: Settings.
+        config: Settings of the algorithm.
 
     Returns:
         The state.

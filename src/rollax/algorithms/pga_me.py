@@ -2,10 +2,10 @@
 
 Nilsson and Cully 2021, doi:10.1145/3449639.3459304 (PGA-MAP-Elites), algorithms 1 to 3. Policies
 are evaluated for whole episodes, and their transitions are stored in a replay buffer. TD3 trains
-critics and a greedy actor from this buffer. Each batch contains the greedy actor and gradient
-offspring. A gradient offspring is an elite after `policy_updates` steps along the gradient of
-Q_1(s, pi(s)), each with a new batch of samples. Deviation: Policies act without exploration noise,
-as in the paper's code.
+critics and a greedy actor from this buffer. Each batch contains the greedy actor, gradient
+offspring, and offspring by Iso+LineDD. A gradient offspring is an elite after `policy_updates`
+steps along the gradient of Q_1(s, pi(s)), each with a new batch of samples. Deviation: Policies act
+without exploration noise, as in the paper's code.
 """
 
 import functools
@@ -43,7 +43,7 @@ from rollax.types import Solution, State
 class PGAMEConfig(PolicyGradientConfig):
     """Settings of PGA-ME.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
 
@@ -58,8 +58,8 @@ def make_pga_emitter(environment: Environment, config: PGAMEConfig, archive: Arc
     Each batch consists of the greedy actor, gradient offspring and offspring by Iso+LineDD.
 
     Args:
-        environment: The environment.
-        config: Settings.
+        environment: Environment to train in.
+        config: Settings of the algorithm.
         archive: Archive with the parents.
 
     Returns:
@@ -108,10 +108,10 @@ def make_pga_emitter(environment: Environment, config: PGAMEConfig, archive: Arc
 
 
 def pga_me(environment: Environment, solution: Callable[[jax.Array], Solution]) -> Algorithm:
-    """Build PGA-ME.
+    """Build PGA-MAP-Elites, which creates a fraction of the offspring by policy gradients.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial policy.
 
     Returns:

@@ -36,7 +36,7 @@ from rollax.types import PyTree, Settings, Solution, State
 class PolicyGradientConfig(QDConfig):
     """Settings of algorithms that create offspring by policy gradients.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     batch_size: int = static_field(64)
@@ -102,10 +102,10 @@ def policy_gradient_algorithm(
     solution: Callable[[jax.Array], Solution],
     make_emitter: Callable[[Environment, Settings, Archive], Emitter],
 ) -> Algorithm:
-    """Build a quality-diversity algorithm whose emitter learns from recorded transitions.
+    """Build a quality-diversity algorithm with an emitter that learns from recorded transitions.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial policy.
         make_emitter: Function `(environment, config, archive)` that returns the emitter.
 
@@ -156,15 +156,16 @@ def init_learner(
     solutions: Solution,
     memory: PyTree,
 ) -> LearnerState:
-    """Return the initial learner state, with an empty replay.
+    """Return the initial learner state, with an empty replay buffer.
 
     Args:
-        environment: The environment.
-        config: Settings.
+        environment: Environment to train in.
+        config: Settings of the algorithm.
         buffer: Replay buffer, which is used with one stream.
         network: Initial actor and critics.
         solutions: Initial solutions, `[B, ...]`.
-        memory: Example of the additional values stored with each transition, or `()`.
+        memory: Example, with the shapes and dtypes, of the additional values that are stored with
+            each transition in the field `carry`, or `()`.
 
     Returns:
         The learner state.
@@ -187,11 +188,11 @@ def update_learner(
     memory: PyTree,
     key: jax.Array,
 ) -> LearnerState:
-    """Add the transitions of a batch to the replay, and train the critics and the actor.
+    """Add the transitions of a batch to the replay buffer, and train the critics and the actor.
 
-    The replay is a single queue. A full queue overwrites its oldest transitions. A batch is added
-    in the order of time, so the first transitions of all policies precede their second transitions.
-    Transitions of policies whose fitness or descriptor is not finite are not added.
+    The replay buffer is a single queue. A full queue overwrites its oldest transitions. A batch is
+    added in the order of time: the first transitions of all policies, then the second transitions
+    of all policies, and so on. Policies with a non-finite fitness or descriptor are omitted.
 
     Args:
         config: Settings of the algorithm.
@@ -236,11 +237,11 @@ def policy_gradient_variation(
 ) -> Solution:
     """Create an offspring by `policy_updates` Adam steps along the gradient of Q_1(s, pi(s)).
 
-    Each step uses a new batch of samples. The policy is returned unchanged while the replay
-    contains too few transitions.
+    Each step uses a new batch of samples. The policy is returned unchanged while the replay buffer
+    contains fewer transitions than a batch.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         buffer: Replay buffer.
         replay: State of the replay buffer.
         critic: Critics of the learner.

@@ -43,7 +43,7 @@ from rollax.types import Carry, Observation
 class PPOConfig:
     """Settings of PPO.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     num_envs: int = static_field(64)
@@ -119,12 +119,13 @@ class PPOBatch(NamedTuple):
         carry: Memory at the start of each sequence.
         obs: Observations.
         reset: Whether a new episode starts at this step.
-        raw_action: Actions as sampled from the policy distribution.
+        raw_action: Actions as sampled from the policy distribution, before squashing or clipping.
         log_prob: Log-probability of each action when it was taken.
         value: Value prediction when the action was taken.
         advantage: Advantage estimate.
         target: Target of the value prediction.
-        mask: Whether the agent was not done before the step, or None if agents never end early.
+        mask: Whether the agent is active (not done before the step), or None if agents never end
+            early.
         acts: Whether it is the agent's turn, or None in environments without turns.
     """
 
@@ -147,7 +148,7 @@ def loss(
     config: PPOConfig,
     entropy_coefficient: jax.Array,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Return -(L_clip - c1 L_value + c2 S) of eq. 9 over a minibatch `[L, B]`, and its metrics.
+    """Return the loss -(L_clip - c1 L_value + c2 S) of eq. 9 over a minibatch, and its metrics.
 
     In games with turns, all terms except the value loss are means over the steps where the agent
     acts.
@@ -155,12 +156,12 @@ def loss(
     Args:
         network: Actor-critic network.
         observations: Observation statistics, or None.
-        data: Minibatch of sequences.
-        config: Settings.
+        data: Minibatch of B sequences of L steps, `[L, B, ...]`.
+        config: Settings of the algorithm.
         entropy_coefficient: Weight of the entropy bonus at the current progress (c2).
 
     Returns:
-        The loss and its metrics by name.
+        The loss, and its terms and diagnostics as scalar metrics keyed by name.
     """
     network = train_state.add_normalization(network, observations)
     _, output = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
@@ -192,10 +193,10 @@ def loss(
 
 
 def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """Build PPO.
+    """Build proximal policy optimization (PPO).
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         network: Function from a random key to a network that outputs `ActorCriticOutput`.
 
     Returns:
@@ -216,14 +217,14 @@ def learn(
     """Update one set of parameters from a rollout `[T, S]` (algorithm 1, lines 4 to 7).
 
     Args:
-        config: Settings.
-        progress: Completed share of training, from 0 to 1.
+        config: Settings of the algorithm.
+        progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states and statistics.
-        rollout: Experience of all streams, `[T, S, ...]`.
-        end: The streams after the rollout.
+        rollout: Experience of the S streams, `[T, S, ...]`.
+        end: Values of the streams at the end of the rollout.
         key: Random key of the shuffles.
-        policy_advantage: Function that maps the advantages, divided by the standard deviation of
-            the value targets, to the advantages in the policy loss. It does not affect the value
+        policy_advantage: Function from the advantages `[T, S]`, divided by the standard deviation
+            of the value targets, to the advantages in the policy loss. It does not affect the value
             loss.
 
     Returns:
@@ -268,9 +269,11 @@ def make_batch(
     target: jax.Array,
     policy_advantage: Callable[[jax.Array], jax.Array],
 ) -> PPOBatch:
-    """Return the training data of a rollout.
+    """Return the training data of a rollout, `[T, S, ...]`.
 
-    Values and targets are normalized with the statistics of the value targets.
+    Values and targets are normalized with the statistics of the value targets. Advantages are
+    divided by their standard deviation, transformed by `policy_advantage`, and standardized over
+    the rollout if `normalize_advantages` is "batch".
     """
     mean, std = train_state.value_mean_and_std(train.values)
     advantage = policy_advantage(advantage / std)

@@ -1,11 +1,12 @@
 """PPO with random network distillation (RND), an exploration bonus for sparse rewards.
 
 Burda et al. 2018, arXiv:1810.12894. Intrinsic rewards have a separate critic and discount factor,
-and their returns continue across episodes. The intrinsic advantage is added to the advantage of the
-task's rewards. Deviations: The intrinsic critic is a separate network without memory. Observations
-are normalized with statistics of the training rollouts, starting with the first one. The paper
-first collects statistics with a random policy. All agents that share parameters also share the
-novelty networks. docs/algorithms/ppo_rnd.md explains when RND is useful.
+and intrinsic returns continue across episodes. The policy loss uses a weighted sum of the intrinsic
+advantage and the advantage of the task's rewards. Deviations: The intrinsic critic is a separate
+network without memory. Observations are normalized with statistics of the training rollouts,
+starting with the first rollout. The paper first collects statistics with a random policy. All
+agents that share parameters also share the novelty networks. docs/algorithms/ppo_rnd.md explains
+when RND is useful.
 """
 
 import functools
@@ -40,7 +41,7 @@ from rollax.networks.network import Network
 class PPORNDConfig(ppo.PPOConfig):
     """Settings of PPO and of the exploration bonus.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     intrinsic_coefficient: float = traced_field(1.0, low=0)
@@ -69,10 +70,10 @@ class NoveltyTrainState(NamedTuple):
 
     Attributes:
         network: Actor-critic network.
-        optimizer: Optimizer state of each part of the network.
-        observations: Observation statistics, or None.
-        returns: Return statistics, or None.
-        values: Statistics of the value targets, or None.
+        optimizer: Optimizer states, keyed by "actor" and, if the critic is separate, "critic".
+        observations: Observation statistics, or None if observations are not normalized.
+        returns: Statistics of discounted returns, or None if rewards are not normalized.
+        values: Statistics of the value targets, or None if values are not normalized.
         novelty: Novelty networks and their optimizer states.
     """
 
@@ -88,7 +89,7 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
     """Build PPO with random network distillation.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         network: Function from a random key to a network that outputs `ActorCriticOutput`.
 
     Returns:
@@ -126,11 +127,12 @@ def learn(
     """Update one set of parameters from a rollout `[T, S]`.
 
     Args:
-        config: Settings.
-        progress: Completed share of training, from 0 to 1.
+        config: Settings of the algorithm.
+        progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states, statistics and novelty networks.
-        rollout: Experience of all streams, `[T, S, ...]`.
-        end: The streams after the rollout, with extrinsic and intrinsic discounted returns.
+        rollout: Experience of the S streams, `[T, S, ...]`.
+        end: Values of the streams at the end of the rollout. Its `discounted_return` is a pair of
+            extrinsic and intrinsic discounted returns.
         key: Random key.
 
     Returns:

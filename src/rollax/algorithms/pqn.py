@@ -5,7 +5,8 @@ Gallici et al. 2024, arXiv:2407.04811, algorithm 1 with lambda-returns. Layer no
 PPO, with an epsilon-greedy policy. The value of an observation is the value of its best action.
 Recurrent networks and several agents are supported as in PPO. Deviations: The optimizer is Adam
 instead of rectified Adam, and returns bootstrap where an episode was truncated. Recurrent networks
-learn from sequences that start from the stored memory. docs/algorithms/pqn.md has all equations.
+learn from sequences that start from the memory stored during the rollout.
+docs/algorithms/pqn.md has all equations.
 """
 
 import functools
@@ -44,7 +45,7 @@ from rollax.types import Carry, Observation
 class PQNConfig:
     """Settings of PQN.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     num_envs: int = static_field(64)
@@ -96,7 +97,7 @@ class PQNConfig:
 
 
 class PQNExtras(NamedTuple):
-    """Values recorded at each step of a stream in addition to the action.
+    """Extras of the training policy, recorded at each step of a stream.
 
     Attributes:
         raw_action: The action.
@@ -118,7 +119,8 @@ class PQNBatch(NamedTuple):
         reset: Whether a new episode starts at this step.
         action: Actions taken.
         target: Lambda-returns.
-        mask: Whether the agent was not done before the step, or None if agents never end early.
+        mask: Whether the agent is active (not done before the step), or None if agents never end
+            early.
     """
 
     carry: Carry
@@ -137,10 +139,10 @@ def loss(
     Args:
         network: Action-value network.
         observations: Observation statistics, or None.
-        data: Minibatch of sequences.
+        data: Minibatch of B sequences of L steps, `[L, B, ...]`.
 
     Returns:
-        The loss and its metrics by name.
+        The loss, and the means "loss", "td_error" (absolute) and "selected_q", keyed by name.
     """
     network = train_state.add_normalization(network, observations)
     _, values = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
@@ -152,10 +154,10 @@ def loss(
 
 
 def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Algorithm:
-    """Build PQN.
+    """Build parallelized Q-learning (PQN).
 
     Args:
-        environment: The environment.
+        environment: Environment with a `Discrete` action space.
         network: Function from a random key to a network `(carry, obs) -> (carry, action values
             [n])`.
 
@@ -184,8 +186,8 @@ def make_epsilon_greedy_network(
     """Build a network with an epsilon-greedy policy and the value of the best action.
 
     Args:
-        config: Settings.
-        progress: Completed share of training, which determines epsilon.
+        config: Settings of the algorithm.
+        progress: Completed fraction of training, from 0 to 1, which determines epsilon.
         train: Parameters and observation statistics.
 
     Returns:
@@ -228,9 +230,10 @@ def choose_evaluation_action(
     obs: Observation,
     key: jax.Array,
 ) -> tuple[Carry, jax.Array]:
-    """Choose the action in evaluation.
+    """Choose the action of one stream in evaluation.
 
-    It is the best action if `greedy` is true, else an epsilon-greedy action with the final epsilon.
+    The action is the best action if `greedy` is true. Otherwise it is an epsilon-greedy action with
+    the final epsilon.
 
     Returns:
         The memory after the step and the action.
@@ -243,14 +246,14 @@ def choose_evaluation_action(
 def make_optimizers(
     config: PQNConfig, progress: jax.Array | float
 ) -> dict[str, optax.GradientTransformation]:
-    """Build the optimizer of the network, which has the single part "actor".
+    """Build the optimizer of the network, with its learning rate at the current progress.
 
     Args:
-        config: Settings.
-        progress: Completed share of training, from 0 to 1.
+        config: Settings of the algorithm.
+        progress: Completed fraction of training, from 0 to 1.
 
     Returns:
-        The optimizer of each part of the network.
+        Dictionary with the single key "actor", because the network has no separate critic.
     """
     rate = train_state.linear_schedule(
         config.learning_rate, config.learning_rate_final_fraction, progress
@@ -269,16 +272,16 @@ def learn(
     """Update one set of parameters from a rollout `[T, S]` (algorithm 1).
 
     Args:
-        config: Settings.
-        progress: Completed share of training, from 0 to 1.
+        config: Settings of the algorithm.
+        progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states and statistics.
-        rollout: Experience of all streams, `[T, S, ...]`.
-        end: The streams after the rollout.
+        rollout: Experience of the S streams, `[T, S, ...]`.
+        end: Values of the streams at the end of the rollout.
         key: Random key of the shuffles.
 
     Returns:
-        New train state, discounted returns, metrics and finite checks. Metrics are means over all
-        minibatches.
+        New train state, discounted returns, metrics and finite checks. Metrics of gradient steps
+        are means over all minibatches.
     """
     # Lambda-returns: R_t = r_t + gamma ((1 - lambda) max Q(s_(t+1)) + lambda R_(t+1))
     train, reward, discounted_return = train_state.scale_rewards(

@@ -1,9 +1,9 @@
-"""Update of quality-diversity algorithms, which asks, scores, inserts and tells.
+"""Update of quality-diversity algorithms from an archive and an emitter.
 
-Every algorithm provides an archive and an emitter (Cully and Demiris 2018, arXiv:1708.09251), and
-this module implements everything else. An iteration requests one batch of solutions from the
-emitter, scores it, inserts it into the archive and updates the emitter. One update of the algorithm
-consists of `num_iterations` iterations.
+Every algorithm provides an archive and an emitter (Cully and Demiris 2018, arXiv:1708.09251). An
+iteration requests one batch of solutions from the emitter (`ask`), scores it, inserts it into the
+archive and updates the emitter (`tell`). One update of the algorithm consists of `num_iterations`
+iterations.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from rollax.scopes import profile_scope
 from rollax.types import Action, Carry, Flag, Observation, PyTree, Settings, Solution, State
 
 ArchiveFn: TypeAlias = Callable[[Settings, tuple[float, ...], tuple[float, ...]], Archive]
-"""Function `(config, low, high)` that returns the archive for descriptors within the bounds."""
+"""Function `(config, low, high)` that returns an archive with these descriptor bounds."""
 EmitterFn: TypeAlias = Callable[[Settings, Archive, Scorer], Emitter]
 """Function `(config, archive, scorer)` that returns the emitter."""
 
@@ -37,7 +37,7 @@ EmitterFn: TypeAlias = Callable[[Settings, Archive, Scorer], Emitter]
 class QDConfig:
     """Settings that all quality-diversity algorithms share.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     batch_size: int = static_field(512)
@@ -88,7 +88,7 @@ class QDState(NamedTuple):
         archive: Archive state.
         emitter: Emitter state.
         updates: Number of completed updates, int32 `[]`.
-        first: Initial solution that acts while the archive is empty.
+        first: Initial solution. It is the policy while the archive is empty.
     """
 
     key: jax.Array
@@ -114,7 +114,7 @@ class Components(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """Parts of the state that change in each iteration.
+    """Fields of `QDState` that change in each iteration.
 
     Attributes:
         archive: Archive state.
@@ -134,10 +134,10 @@ def init_state(
     """Return the state before the first update.
 
     Args:
-        components: Function from the config to scorer, archive and emitter.
+        components: Function from the config to the scorer, the archive and the emitter.
         solution: Function from a random key to an initial solution.
         key: Random key.
-        config: Settings.
+        config: Settings of the algorithm.
 
     Returns:
         The state, with an empty archive.
@@ -174,13 +174,13 @@ def quality_diversity(
     """Build a quality-diversity algorithm from an archive and an emitter.
 
     Args:
-        environment: Environment that scores solutions.
+        environment: Environment with state descriptors (`DescriptorEnvironment`).
         solution: Function from a random key to an initial solution.
-        make_archive: Function `(config, low, high)` that returns the archive for descriptors within
-            the bounds `low` and `high`.
+        make_archive: Function `(config, low, high)` that returns an archive with the descriptor
+            bounds `low` and `high`.
         make_emitter: Function `(config, archive, scorer)` that returns the emitter.
-        scoring_options: Function from the config to the options of scoring, such as recorded
-            transitions.
+        scoring_options: Function from the config to the options for additional output of the
+            scorer, such as recorded transitions.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if the settings are inconsistent.
@@ -192,7 +192,7 @@ def quality_diversity(
     def step(state: QDState) -> tuple[QDState, Metrics]:
         config, parts = state.config, components(state.config)
         key, run_key = jax.random.split(state.key)
-        # The iterations use smaller numbers.
+        # The iterations fold in the numbers from 0 to num_iterations - 1.
         archive_key = jax.random.fold_in(run_key, config.num_iterations)
         search = SearchState(
             archive=parts.archive.refresh(state.archive, archive_key),
@@ -238,9 +238,9 @@ def quality_diversity(
 
 
 def make_state_placement(components: Callable[[Settings], Components], state: QDState) -> QDState:
-    """Return the placement of the state of a single run, as in `Algorithm.placement`.
+    """Return which leaves of a state are split over devices, as in `Algorithm.placement`.
 
-    The archive defines its own placement. The emitter is replicated.
+    `Archive.placement` determines the leaves of the archive. All other leaves are replicated.
     """
     # The config of the state may hold only shapes, so the archive is built while tracing.
     found: list[Callable[[State], PyTree]] = []
@@ -306,11 +306,11 @@ def make_components(
     """Build the scorer, the archive and the emitter from the settings.
 
     Args:
-        environment: The environment.
+        environment: Environment to train in.
         make_archive: Function `(config, low, high)` that returns the archive.
         make_emitter: Function `(config, archive, scorer)` that returns the emitter.
         scoring_options: Function from the config to the options of scoring.
-        config: Settings.
+        config: Settings of the algorithm.
 
     Returns:
         The scorer, the archive and the emitter.
@@ -345,14 +345,14 @@ def run_iteration(
     search: SearchState,
     index: jax.Array,
 ) -> tuple[SearchState, tuple[InsertionCounts, jax.Array]]:
-    """Run one iteration, which asks, scores, inserts and tells.
+    """Request a batch from the emitter, score and insert it, and update the emitter.
 
     Args:
         components: Scorer, archive and emitter.
-        batch_size: Number of solutions.
+        batch_size: Number of solutions in the batch.
         key: Random key of the update.
         search: Archive state and emitter state.
-        index: Index of the iteration in its update.
+        index: Index of the iteration in its update, int32 `[]`.
 
     Returns:
         The updated archive and emitter states, and a tuple of the insertion counts and whether all

@@ -1,4 +1,4 @@
-"""Registry of algorithms by name."""
+"""Registry of built-in and custom algorithms, which finds an `AlgorithmEntry` by its name."""
 
 import importlib
 import importlib.metadata
@@ -39,9 +39,9 @@ class AlgorithmEntry(NamedTuple):
         evolve_metric: Default selection metric of population-based training
             (`RunOptions.evolve_metric`): the mean return in training ("episode_return"), or the
             name of a metric of updates or of `Algorithm.state_metrics`. Larger is better.
-        derive_settings: Function from the config to the quantities that a run needs, such as the
+        derive_settings: Function from the config to the `DerivedSettings` of a run, such as the
             number of environments (`rollax.algorithms.derived_settings`).
-        adapt_to_host: Function from the config to the config for simulators on the host.
+        adapt_to_host: Function from the config to the config to use with simulators on the host.
     """
 
     make: Callable[[Environment, NetworkFn], Algorithm]
@@ -81,7 +81,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {name: _load_builtin(name) for name in B
 
 _registered_entries: dict[str, AlgorithmEntry] = {}
 
-# Names from papers for algorithms that are a setting of another algorithm here.
+# Names from papers of methods that rollax implements as a setting of another algorithm.
 ALIAS_HINTS = {
     "mappo": "MAPPO is ppo with --env.global-state true, which critics observe",
     "ippo": "IPPO is ppo in a multi-agent environment; --config.sharing selects shared parameters",
@@ -100,7 +100,7 @@ ALIAS_HINTS = {
 def register_algorithm(name: str, entry: AlgorithmEntry) -> None:
     """Register an algorithm under a name for `train` and the command line.
 
-    A second entry with the same name replaces the first.
+    A later registration under the same name replaces the earlier one.
 
     Args:
         name: Name of the algorithm, which consists of letters, digits, underscores and hyphens.
@@ -129,7 +129,7 @@ def register_algorithm(name: str, entry: AlgorithmEntry) -> None:
 
 
 def ensure_registered(algorithm: AlgorithmEntry | str) -> str:
-    """Return the name of an algorithm, and register an entry that is not registered yet.
+    """Return the name of an algorithm. Register an entry that is not registered yet.
 
     Args:
         algorithm: Name or entry. A new entry is registered under the name of its constructor.
@@ -150,7 +150,7 @@ def ensure_registered(algorithm: AlgorithmEntry | str) -> str:
 
 
 def list_algorithms() -> dict[str, AlgorithmEntry]:
-    """Return all algorithms by name: built-in, from installed packages, and registered."""
+    """Return built-in algorithms, those of installed packages and registered ones, keyed by name."""
     return {
         **ALGORITHMS,
         **{name: point.load() for name, point in _entry_points().items()},
@@ -196,5 +196,5 @@ def find_algorithm(algorithm: AlgorithmEntry | str) -> tuple[str, AlgorithmEntry
 
 @cache
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    """Return entry points of installed packages by the name of the algorithm."""
+    """Return the entry points of installed packages, keyed by the name of the algorithm."""
     return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}

@@ -23,17 +23,17 @@ from rollax.types import Carry, Observation, Parameters, Scalar, Settings, State
 
 
 class AgentFns(NamedTuple):
-    """Pure functions of an off-policy agent. Actions are normalized to [-1, 1] if continuous.
+    """Pure functions of an off-policy agent. Continuous actions are normalized to [-1, 1].
 
     Attributes:
-        init: Function `(key, config)` that returns the agent, a pytree of all values that learning
-            changes.
+        init: Function `(key, config)` that returns the agent, a pytree of networks and optimizer
+            states.
         explore: Function `(agent, config, obs, carry, noise, key, progress)` that returns the
             action in training and the memory after the step.
         act: Function `(agent, config, obs, carry, key, greedy)` that returns the action in
             evaluation and the memory after the step.
         update: Function `(agent, config, batch, key)` that returns the agent after one gradient
-            step, and metrics by name, including "td_error" `[B]`.
+            step, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
         initial_carry: Function from the agent to the memory at the start of an episode.
     """
 
@@ -63,12 +63,12 @@ class CriticUpdate(NamedTuple):
 
 
 def example_step(environment: Environment, obs: Observation, memory: Carry) -> ReplayStep:
-    """Return a transition with the shapes and dtypes of the transitions in the replay.
+    """Return a transition with the shapes and dtypes of the transitions in the replay buffer.
 
     Args:
-        environment: The environment.
-        obs: Observation.
-        memory: Value of `ReplayStep.carry`.
+        environment: Environment with the action space.
+        obs: Observation of one stream.
+        memory: Example of `ReplayStep.carry`.
     """
     no = jnp.zeros((), bool)
     return ReplayStep(
@@ -86,14 +86,15 @@ def example_step(environment: Environment, obs: Observation, memory: Carry) -> R
 def make_optimizers(
     config: ReplayConfig, **learning_rates: Scalar
 ) -> dict[str, optax.GradientTransformation]:
-    """Build one Adam optimizer for each part of an agent.
+    """Build one Adam optimizer for each learning rate.
 
     Args:
         config: Settings of the optimizers.
-        **learning_rates: Learning rate of each part by name. 0 uses `config.learning_rate`.
+        **learning_rates: Learning rate of each component of the agent, such as `actor` or `critic`.
+            0 uses `config.learning_rate`.
 
     Returns:
-        The optimizers by the name of the part.
+        Optimizers, keyed by component name.
     """
     rates = {
         name: jnp.where(jnp.asarray(rate) > 0, rate, config.learning_rate)
@@ -154,7 +155,7 @@ def update_critics(
 def with_normalized_observations(
     agent_fns: AgentFns, observations: normalization.Moments | None
 ) -> AgentFns:
-    """Wrap the functions of an agent to normalize their observations.
+    """Return the functions of an agent with normalized observations.
 
     Args:
         agent_fns: Functions of the agent.
@@ -183,7 +184,7 @@ def with_normalized_observations(
 
 
 def anneal_learning_rates(config: ReplayConfig, progress: jax.Array) -> ReplayConfig:
-    """Return the config with all learning rates annealed to the current progress."""
+    """Return the config with all learning rates set to their scheduled value at `progress`."""
     names = [
         field.name for field in dataclasses.fields(config) if field.name.endswith("learning_rate")
     ]
@@ -196,7 +197,10 @@ def anneal_learning_rates(config: ReplayConfig, progress: jax.Array) -> ReplayCo
 
 @profile_scope("replay")
 def add_to_replay(buffer: ReplayBuffer, replay: State, experience: Experience) -> State:
-    """Add the steps `[c, S]` of all agents that were not done to the replay."""
+    """Add the transitions `[c, S]` of agents that were active before the step to the replay buffer.
+
+    The stored actions are the extras of the policy, which are normalized actions.
+    """
     keep = jnp.ones_like(experience.terminated) if experience.mask is None else experience.mask
     steps = ReplayStep(
         obs=experience.obs,
@@ -224,23 +228,24 @@ def update_from_replay(
     loop: tuple[State, State],
     index: jax.Array,
 ) -> tuple[tuple[State, State], dict[str, jax.Array]]:
-    """Perform one gradient step on a replayed batch, or skip it and report metrics of value 0.
+    """Perform one gradient step on a batch from the replay buffer.
 
-    The step is skipped before learning starts and while the replay holds too few transitions.
+    Before learning starts, and while the replay buffer holds too few transitions for a batch, the
+    step is skipped and all metrics are 0.
 
     Args:
         fns: Functions of the agent.
         buffer: Replay buffer.
         config: Settings with the current learning rates.
-        progress: Completed share of training, from 0 to 1.
+        progress: Completed fraction of training, from 0 to 1.
         is_warm: Whether learning has started, bool `[]`.
         key: Random key of the cycle.
-        loop: Tuple of agent and replay.
-        index: Index of the gradient step in its cycle.
+        loop: Tuple of the agent and the state of the replay buffer.
+        index: Index of the gradient step in its cycle, int32 `[]`.
 
     Returns:
-        The tuple of the updated agent and replay, and the metrics of the step by name. The metric
-        "active" is 1 if the step was performed, else 0.
+        The tuple of the updated agent and replay state, and the scalar metrics of the step, keyed
+        by name. The metric "active" is 1 if the step was performed, else 0.
     """
     agent, replay = loop
     sample_key, update_key = jax.random.split(jax.random.fold_in(key, index))

@@ -41,7 +41,7 @@ from rollax.types import Carry, Flag, Observation, Parameters, PyTree, State
 class SACConfig(ReplayConfig):
     """Settings of SAC.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     learn_temperature: bool = static_field(True)
@@ -71,7 +71,7 @@ class SACAgent(NamedTuple):
         network: Policy and critics.
         target: Target critics.
         log_temperature: Logarithm of the temperature, float `[]`.
-        optimizer: Optimizer states by the name of the part.
+        optimizer: Optimizer states, keyed by "actor", "critic" and "temperature".
         steps: Number of gradient steps of the critics, int32 `[]`.
     """
 
@@ -96,7 +96,7 @@ def policy_loss(
         critic: Critics.
         batch: Batch of B transitions.
         temperature: Temperature alpha.
-        noise: Standard normal noise of the sampled actions, `[B, A]`.
+        noise: Standard normal noise of the sampled actions, `[B, ...]` with the shape of an action.
 
     Returns:
         The loss, and the log-probabilities log pi(a|s), `[B]`.
@@ -111,10 +111,11 @@ def temperature_gradient(
     """Return the gradient of the temperature loss (eq. 18) with respect to log alpha.
 
     Args:
-        config: Settings.
+        config: Settings of the algorithm.
         temperature: Temperature alpha.
         log_prob: Log-probabilities of sampled actions, `[B]`.
-        batch: Batch of B transitions, whose masks reduce the target entropy.
+        batch: Batch of B transitions. The target entropy excludes action dimensions that the
+            "action_mask" of an observation forbids.
 
     Returns:
         The gradient, float32 `[]`.
@@ -124,10 +125,10 @@ def temperature_gradient(
 
 
 def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
-    """Build SAC.
+    """Build soft actor-critic (SAC).
 
     Args:
-        environment: The environment.
+        environment: Environment with a bounded `Box` action space.
         network: Function from a random key to the policy and the critics.
 
     Returns:
@@ -167,12 +168,12 @@ def update(
 
     Args:
         agent: Networks, temperature and optimizer states.
-        config: Settings.
+        config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key of the sampled actions.
 
     Returns:
-        The updated agent, and metrics by name, including "td_error" `[B]`.
+        The updated agent, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
     """
     noise, policy_noise = jax.random.normal(key, (2, *batch.action.shape))
     optimizer, states = optimizers(config), agent.optimizer
@@ -235,7 +236,7 @@ def explore(
     key: jax.Array,
     progress: jax.Array,
 ) -> tuple[jax.Array, Carry]:
-    """Return the action of the policy for standard normal noise, and the unchanged carry."""
+    """Return the sample of the policy for standard normal `noise`, and the unchanged carry."""
     policy = agent.network.actor(obs)
     return policy.action(raw_action_from_noise(policy, noise)), carry
 

@@ -2,7 +2,7 @@
 
 Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1. Actions and noise are in units of [-1, 1], and
 actions are scaled to the bounds of the environment. The policy and both targets are updated only
-every `policy_delay` gradient steps, with the critics updated in the same step. Deviations:
+every `policy_delay` gradient steps, after the critics in the same step. Deviations:
 Gradients may be clipped, rewards may be scaled, and exploration noise may be correlated in time.
 docs/algorithms/td3.md has all equations.
 """
@@ -32,7 +32,7 @@ from rollax.types import Carry, Flag, Observation, PyTree, State
 class TD3Config(ReplayConfig):
     """Settings of TD3.
 
-    Fields marked (static) shape the program and require recompilation; all others may be swept.
+    Changing a field marked (static) requires recompilation. All other fields may be swept.
     """
 
     policy_delay: float = traced_field(2.0, low=1)
@@ -61,7 +61,7 @@ class TD3Agent(NamedTuple):
     Attributes:
         network: Policy and critics.
         target: Target policy and critics.
-        optimizer: Optimizer states by the name of the part.
+        optimizer: Optimizer states, keyed by "actor" and "critic".
         steps: Number of gradient steps of the critics, int32 `[]`.
     """
 
@@ -92,10 +92,10 @@ def policy_loss(
 
 
 def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
-    """Build TD3.
+    """Build twin delayed deep deterministic policy gradient (TD3).
 
     Args:
-        environment: The environment.
+        environment: Environment with a bounded `Box` action space.
         network: Function from a random key to the policy and the critics.
 
     Returns:
@@ -128,12 +128,12 @@ def update(
 
     Args:
         agent: Networks and optimizer states.
-        config: Settings.
+        config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key of the target noise.
 
     Returns:
-        The updated agent, and metrics by name, including "td_error" `[B]`.
+        The updated agent, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
     """
     optimizer, states = optimizers(config), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)

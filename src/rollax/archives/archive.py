@@ -1,9 +1,9 @@
 """Interface of archives, which are collections of diverse, high-performing solutions.
 
-An archive consists of pure functions on a state. Batches are inserted as a whole. The status of
-each solution is relative to the archive before the batch, so it does not depend on the order
-within the batch. The first of several equal solutions is kept. All values of an elite (solution,
-fitness, descriptor, extras) come from the same row of the batch.
+An archive consists of pure functions on a state with C entries. An entry is empty or holds one
+elite. Archives with cells have a fixed number of entries per cell. Batches are inserted as a whole.
+The first of several equal solutions of a batch is kept. All values of an elite (solution, fitness,
+descriptor, extras) come from the same solution of a batch.
 """
 
 from collections.abc import Callable
@@ -21,17 +21,17 @@ STATUS_REJECTED, STATUS_IMPROVED, STATUS_NEW = (
     0,
     1,
     2,
-)  # Status of an inserted solution, in ascending order for ranking.
+)  # Insertion status of a solution. A better status has a higher number.
 
 
 class ScoredSolutions(NamedTuple):
-    """Scored solutions: a batch `[B, ...]`, elites `[C, ...]`, or a single solution `[...]`.
+    """Scored solutions: a batch `[B, ...]`, elites `[C, ...]`, or a single solution without axis.
 
     Attributes:
-        solution: Pytree of floats.
-        fitness: Fitness, to be maximized, float32 `[B]`.
-        descriptor: Behavior descriptor, float32 `[B, K]`.
-        extras: Other values of the solution, such as objectives.
+        solution: Solutions, a pytree of floats.
+        fitness: Fitness, which is maximized, float32 `[B]`.
+        descriptor: Behavior descriptors, float32 `[B, K]`.
+        extras: Additional scores, `[B, ...]`: objectives, recorded observations or `()`.
     """
 
     solution: Any
@@ -45,12 +45,15 @@ class ScoredSolutions(NamedTuple):
 
 
 class InsertionResult(NamedTuple):
-    """Result of each solution of a batch `[B]`, relative to the archive before the batch.
+    """Insertion result of each solution of a batch `[B]`.
+
+    Archives with one solution per cell compare with the archive before the batch.
 
     Attributes:
         status: `STATUS_REJECTED`, `STATUS_IMPROVED` or `STATUS_NEW`, int32 `[B]`.
-        improvement: Difference of the fitness and the fitness to exceed, float32 `[B]`. It is
-            negative for worse solutions.
+        improvement: Difference between the fitness and the fitness that it must exceed, such as
+            that of the elite in the same cell, float32 `[B]`. It is negative for worse solutions.
+            Dominated novelty search reports the novelty instead.
     """
 
     status: jax.Array
@@ -61,9 +64,11 @@ class InsertionCounts(NamedTuple):
     """Numbers of solutions in one insertion, float32 `[]` each.
 
     Attributes:
-        new: Number of elites inserted into empty places.
-        better: Number of elites that replaced a worse elite.
-        outside: Number of solutions whose descriptor is out of bounds and therefore clipped.
+        new: Number of solutions that became an elite without replacing one (in Pareto fronts: that
+            were inserted into an empty cell).
+        better: Number of all other solutions that became an elite.
+        outside: Number of finite solutions with a descriptor out of bounds. Cell archives assign
+            them to the nearest cell.
         nonfinite: Number of solutions with a NaN or infinite score. They are not inserted.
         below_threshold: Number of finite solutions whose fitness did not exceed the threshold of
             their cell, or None if the archive has no thresholds.
@@ -77,7 +82,7 @@ class InsertionCounts(NamedTuple):
 
 
 def counts_by_name(counts: InsertionCounts) -> dict[str, jax.Array]:
-    """Return the counts of an insertion by name, without counts that are None."""
+    """Return the counts of an insertion as a dictionary, without counts that are None."""
     return {name: value for name, value in counts._asdict().items() if value is not None}
 
 
@@ -86,8 +91,8 @@ class Insertion(NamedTuple):
 
     Attributes:
         state: State of the archive after the insertion.
-        result: Result of each solution.
-        counts: Counts of the insertion.
+        result: Insertion result of each solution.
+        counts: Numbers of new, better and rejected solutions.
     """
 
     state: Any
@@ -96,14 +101,15 @@ class Insertion(NamedTuple):
 
 
 class Elites(NamedTuple):
-    """All places of an archive, `[C, ...]`, for inspection.
+    """All entries of an archive, `[C, ...]`, for inspection.
 
     Attributes:
-        solutions: Solutions, arbitrary in empty places.
-        mask: Whether a place has an elite, bool `[C]`.
-        center: Descriptor at the center of each place, float32 `[C, K]`.
-        is_grid: Whether places are the cells of a grid in row-major order, bool `[]`.
-        num_per_cell: Number of consecutive places per cell, int32 `[]`.
+        solutions: Scored solutions, arbitrary in empty entries.
+        mask: Whether an entry has an elite, bool `[C]`.
+        center: Descriptor at the center of the cell of each entry, float32 `[C, K]`. In archives
+            without cells, the descriptor of the elite.
+        is_grid: Whether the cells form a grid and entries are in row-major order, bool `[]`.
+        num_per_cell: Number of consecutive entries per cell, int32 `[]`.
     """
 
     solutions: ScoredSolutions
@@ -126,29 +132,32 @@ class Archive(NamedTuple):
     Attributes:
         init: Function `(key, example)` that returns the initial state. The example is a scored
             solution without a batch axis.
-        add: Function `(state, batch)` that returns the outcome of the insertion.
+        add: Function `(state, batch)` that inserts a scored batch and returns an `Insertion`.
         sample: Function `(state, key, n)` that returns `n` random elites, with replacement.
-        elites: Function from the state to all places.
+        elites: Function from the state to all entries, as `Elites`.
         num_elites: Function from the state to the number of elites, int32 `[]`.
         best: Function from the state to the elite with the highest fitness.
-        with_best: Function `(state, place)` that returns the state with the elite at `place` marked
-            as the best.
-        metrics: Function `(state, offset)` that returns metrics by name. `offset` is the offset of
-            the QD score.
-        size: Maximum number of elites C.
+        with_best: Function `(state, index)` that returns the state with the elite in the entry with
+            this index marked as the best.
+        metrics: Function `(state, offset)` that returns a dictionary of scalar metrics. `offset` is
+            added to the fitness of every elite in the QD score.
+        size: Number of entries C, which is the maximum number of elites.
         low: Lower bounds of descriptors, K numbers.
         high: Upper bounds of descriptors, K numbers.
-        refresh: Function `(state, key)` that returns the state before an update. It runs once per
-            update, before the iterations.
-        empty: Function from the state to a state without elites and with the same cells, or None.
-        cell_of: Function `(state, descriptor)` from descriptors `[B, K]` to cells, int32 `[B]`, or
-            None. Archives without cells return the cells of the grid used for metrics.
-        num_cells: Number of cells that `cell_of` distinguishes.
-        thresholds: Function from the state to the acceptance threshold of each cell, float32 `[C]`,
-            or None.
+        refresh: Function `(state, key)` that returns a new state. It runs once per update, before
+            the iterations.
+        empty: Function from the state to a state without elites and with the same cells, or None if
+            not implemented.
+        cell_of: Function `(state, descriptor)` from descriptors `[B, K]` to cell indices, int32
+            `[B]`. Archives without cells return the cells of the grid used for metrics. None if not
+            implemented.
+        num_cells: Number of cells that `cell_of` distinguishes, or 0 without `cell_of`.
+        thresholds: Function from the state to the acceptance threshold of each cell, float32 `[C]`.
+            None for archives without thresholds.
         with_thresholds: Function `(state, thresholds)` that returns the state with the acceptance
-            thresholds set to `thresholds`, float32 `[C]`, or None.
-        placement: Sharding of the state, as in `Algorithm.placement`.
+            thresholds set to `thresholds`, float32 `[C]`. None for archives without thresholds.
+        placement: Function from the state to a pytree of bools that marks the leaves to split over
+            devices, as in `Algorithm.placement`.
     """
 
     init: Callable[[jax.Array, ScoredSolutions], Any]
@@ -177,7 +186,7 @@ class Archive(NamedTuple):
         return format_html_table("Archive", self._facts())
 
     def _facts(self) -> dict[str, Any]:
-        """Return the values of texts that describe the archive, by name."""
+        """Return the attributes that `__repr__` and the notebook table show, keyed by name."""
         return {
             "size": self.size,
             "low": self.low,
@@ -191,9 +200,8 @@ class BatchValidity(NamedTuple):
 
     Attributes:
         finite: Whether fitness, descriptor and extras are finite, bool `[B]`.
-        descriptor: Descriptors, float32 `[B, K]`. They are set to the lower bounds for solutions
-            that are not finite.
-        outside: Whether a finite descriptor is out of bounds, bool `[B]`.
+        descriptor: Descriptors, float32 `[B, K]`, with the lower bounds where `finite` is false.
+        outside: Whether a finite solution has a descriptor out of bounds, bool `[B]`.
     """
 
     finite: jax.Array
@@ -227,8 +235,8 @@ def count_insertions(new: jax.Array, better: jax.Array, validity: BatchValidity)
     """Return the counts of one insertion.
 
     Args:
-        new: Whether each solution filled an empty place, bool `[B]`.
-        better: Whether each solution replaced an elite, bool `[B]`.
+        new: Whether each solution counts as `InsertionCounts.new`, bool `[B]`.
+        better: Whether each solution counts as `InsertionCounts.better`, bool `[B]`.
         validity: Validity of the solutions.
 
     Returns:
@@ -246,16 +254,16 @@ def qd_metrics(fitness: jax.Array, mask: jax.Array, offset: Scalar) -> dict[str,
     """Return the QD score, the coverage, and the best and mean fitness of the elites.
 
     The QD score is the sum over elites of fitness + offset (Pugh et al. 2016,
-    doi:10.3389/frobt.2016.00040). Coverage is the fraction of filled places. Best and mean fitness
-    are NaN for an empty archive.
+    doi:10.3389/frobt.2016.00040). Coverage is the fraction of entries with an elite. Best and mean
+    fitness are NaN for an empty archive.
 
     Args:
-        fitness: Fitness of each place, `[C]`.
-        mask: Whether a place has an elite, `[C]`.
+        fitness: Fitness of each entry, float32 `[C]`.
+        mask: Whether an entry has an elite, bool `[C]`.
         offset: Offset of the QD score.
 
     Returns:
-        Metrics by name.
+        Scalars with the keys "qd_score", "coverage", "fitness_best" and "fitness_mean".
     """
     num_elites = jnp.sum(mask)
     total = jnp.sum(fitness, where=mask)

@@ -37,7 +37,7 @@ from rollax.archives.rows import (
 from rollax.errors import UsageError
 from rollax.types import PyTree, Scalar
 
-# (data of the cells, descriptor [B, K]) -> cell, int32 [B] in 0 ... C - 1
+# (data of the cells, descriptors [B, K]) -> cell indices, int32 [B] in 0 ... C - 1
 CellFn = Callable[[PyTree, jax.Array], jax.Array]
 
 
@@ -48,8 +48,10 @@ class Cells(NamedTuple):
         size: Number of cells C.
         low: Lower bounds of descriptors, K numbers.
         high: Upper bounds of descriptors, K numbers.
-        make: Function from a random key to the data of the cells, such as centroids.
-        cell_of: Function `(data, descriptor)` from descriptors `[B, K]` to cells, int32 `[B]`.
+        make: Function from a random key to the data of the cells, a pytree of arrays such as
+            centroids, or `()` for a grid.
+        cell_of: Function `(data, descriptor)` from descriptors `[B, K]` to cell indices, int32
+            `[B]`.
         center_of: Function from the data to the center of each cell, float32 `[C, K]`.
         is_grid: Whether the cells form a grid in row-major order.
     """
@@ -67,14 +69,19 @@ class AcceptanceThreshold(NamedTuple):
     """Slowly rising acceptance threshold of every cell (CMA-MAE).
 
     Fontaine and Nikolaidis 2023, arXiv:2205.10752. A solution is accepted if its fitness exceeds
-    the threshold of its cell. The threshold then moves toward that fitness by `learning_rate`. With
-    a learning rate of 0, it keeps its initial value. With 1, it becomes the mean fitness of the
-    solutions accepted in the last batch. Thresholds determine the status and the improvement of a
-    solution, which emitters use for ranking. They do not affect the elites of the archive. The
-    elite of a cell is its best solution so far, as in the result archive of pyribs.
+    the threshold of its cell. The threshold then moves toward that fitness. Thresholds determine
+    the status and the improvement of a solution, which emitters use for ranking. Thresholds do not
+    affect the elites of the archive. The elite of a cell is the best solution so far, as in the
+    result archive of pyribs.
+
+    Attributes:
+        start: Initial value of every threshold.
+        learning_rate: Step size from the threshold toward the fitness of accepted solutions, in
+            [0, 1]. 0 keeps the initial thresholds. With 1, the threshold becomes the mean fitness
+            of the solutions that the cell accepted in the last batch.
     """
 
-    start: Any = 0.0  # initial value of every threshold
+    start: Any = 0.0
     learning_rate: Any = 0.01
 
 
@@ -82,11 +89,12 @@ class CellsState(NamedTuple):
     """State of an archive with one solution per cell.
 
     Attributes:
-        cells: Data of the cells.
+        cells: Data of the cells, as returned by `Cells.make`.
         elites: Elites `[C, ...]`, with fitness -inf in empty cells.
-        threshold: Acceptance thresholds, float32 `[C]`, or None if solutions must exceed the
-            fitness of the elite.
-        order: Cells in the order of their first insertion, int32 `[C]`.
+        threshold: Acceptance thresholds, float32 `[C]`. If None, solutions must exceed the fitness
+            of the elite.
+        order: Indices of the filled cells in the order of their first insertion, int32 `[C]`. Only
+            the first `filled` entries are valid.
         filled: Number of filled cells, int32 `[]`.
         best: Cell of the best elite, int32 `[]`. Ties go to the elite that was inserted first.
         claims: Scratch array of insertions, int32 `[C]`. All entries are `UNCLAIMED` between
@@ -106,11 +114,12 @@ UNCLAIMED = 2**31 - 1
 
 
 def cells_archive(cells: Cells, threshold: AcceptanceThreshold | None = None) -> Archive:
-    """Build an archive with the given cells.
+    """Build an archive that keeps the best solution in each of the given cells.
 
     Args:
         cells: The cells.
-        threshold: Acceptance threshold of each cell, or None to accept improvements of the elite.
+        threshold: Settings of acceptance thresholds. If None, a cell accepts a solution if it is
+            empty or the fitness of the solution exceeds that of its elite.
 
     Returns:
         The archive.
@@ -158,12 +167,12 @@ def add_batch(
 
     Args:
         cells: The cells.
-        threshold: Settings of the acceptance thresholds, or None.
+        threshold: Settings of the acceptance thresholds, or None for no thresholds.
         state: State of the archive.
-        batch: Scored batch.
+        batch: Scored batch, `[B, ...]`.
 
     Returns:
-        The outcome of the insertion.
+        The new state, the insertion result of each solution, and the counts.
     """
     validity = find_valid_solutions(batch, cells.low, cells.high)
     cell = cells.cell_of(state.cells, validity.descriptor)
@@ -194,7 +203,8 @@ def insertion_status(accepted: jax.Array, is_new: jax.Array) -> jax.Array:
 
     Args:
         accepted: Whether each solution is accepted, bool `[B]`.
-        is_new: Whether the cell of each solution was new, bool `[B]`.
+        is_new: Whether the cell of each solution was empty before the batch, bool `[B]`. With
+            thresholds, whether the cell had not accepted a solution yet.
 
     Returns:
         `STATUS_REJECTED`, `STATUS_IMPROVED` or `STATUS_NEW` for each solution.
@@ -209,12 +219,12 @@ def compute_metrics(
     """Return the QD metrics and, if the archive has thresholds, the lowest fitness of the elites.
 
     Args:
-        threshold: Settings of the acceptance thresholds, or None.
+        threshold: Settings of the acceptance thresholds, or None for no thresholds.
         state: State of the archive.
         offset: Offset of the QD score.
 
     Returns:
-        Metrics by name.
+        The metrics of `qd_metrics`, and "fitness_lowest" with thresholds.
     """
     mask = is_filled(state.elites)
     values = qd_metrics(state.elites.fitness, mask, offset)
@@ -225,7 +235,7 @@ def compute_metrics(
 
 
 def list_elites(cells: Cells, state: CellsState) -> Elites:
-    """Return all places of the archive."""
+    """Return all entries of the archive, one per cell."""
     return Elites(
         solutions=state.elites,
         mask=is_filled(state.elites),
@@ -246,7 +256,7 @@ def set_thresholds(state: CellsState, thresholds: jax.Array) -> CellsState:
 
 
 def make_solution_placement(state: CellsState) -> CellsState:
-    """Return the placement of an archive state: split solutions, and replicated other arrays."""
+    """Return the placement of an archive state: solutions are split, other arrays replicated."""
     placement = uniform_placement(state, False)
     return placement._replace(
         elites=placement.elites._replace(solution=uniform_placement(state.elites.solution))
@@ -273,15 +283,15 @@ def make_empty_state(
 def qd_metrics_in_cells(
     cells: Cells, elites: ScoredSolutions, offset: Scalar
 ) -> dict[str, jax.Array]:
-    """Return the QD metrics of elites `[N]`, counting only the best elite in each cell.
+    """Return the QD metrics of elites `[N]`, including only the best elite in each cell.
 
     Args:
-        cells: Cells without data, such as a grid.
-        elites: Elites of an archive without cells.
+        cells: Cells of a grid, which have no data.
+        elites: Elites of an archive without cells, with fitness -inf in empty entries.
         offset: Offset of the QD score.
 
     Returns:
-        Metrics by name.
+        The metrics of `qd_metrics`.
     """
     best = jax.ops.segment_max(elites.fitness, cells.cell_of((), elites.descriptor), cells.size)
     return qd_metrics(best, best > -jnp.inf, offset)
@@ -326,13 +336,13 @@ def compute_acceptance(
     al. 2020, arXiv:1912.02400).
 
     Args:
-        thresholds: Thresholds of the cells, float32 `[C]`, or None.
-        cell: Cell of each solution, int32 `[B]`.
-        fitness: Fitness of each solution, -inf if its score is not finite, float32 `[B]`.
+        thresholds: Current threshold of each cell, float32 `[C]`, or None for no thresholds.
+        cell: Cell index of each solution, int32 `[B]`.
+        fitness: Fitness of each solution, -inf if its scores are not finite, float32 `[B]`.
         elite_fitness: Fitness of the elite in each solution's cell, -inf in empty cells, float32
             `[B]`.
         is_empty: Whether each solution's cell is empty, bool `[B]`.
-        threshold: Settings of the acceptance thresholds, or None.
+        threshold: Settings of the acceptance thresholds, or None for no thresholds.
 
     Returns:
         Whether each solution is accepted, bool `[B]`, and its improvement, float32 `[B]`.
@@ -347,16 +357,16 @@ def compute_acceptance(
 def first_index_per_cell(
     state: CellsState, cell: jax.Array, mask: jax.Array
 ) -> tuple[jax.Array, CellsState]:
-    """Return, for each solution, the lowest index of the masked solutions in the same cell.
+    """Return, for each solution, the lowest index among candidate solutions in the same cell.
 
     Args:
         state: State of the archive.
-        cell: Cell of each solution, `[B]`.
-        mask: Solutions that count, bool `[B]`.
+        cell: Cell index of each solution, int32 `[B]`.
+        mask: Whether each solution is a candidate, bool `[B]`.
 
     Returns:
-        The index, int32 `[B]`, and the archive state with reset claims. The index is `UNCLAIMED`
-        for cells without masked solutions.
+        The lowest index, int32 `[B]`, or `UNCLAIMED` without candidates in the cell, and the
+        archive state with reset claims.
     """
     return min_per_cell(state, cell, jnp.arange(cell.shape[0], dtype=jnp.int32), mask)
 
@@ -364,17 +374,17 @@ def first_index_per_cell(
 def min_per_cell(
     state: CellsState, cell: jax.Array, value: jax.Array, mask: jax.Array
 ) -> tuple[jax.Array, CellsState]:
-    """Return, for each solution, the minimum of the masked values in the same cell.
+    """Return, for each solution, the lowest value among candidate solutions in the same cell.
 
     Args:
         state: State of the archive.
-        cell: Cell of each solution, `[B]`.
-        value: Values, int32 `[B]`.
-        mask: Solutions that count, bool `[B]`.
+        cell: Cell index of each solution, int32 `[B]`.
+        value: Value of each solution, int32 `[B]`.
+        mask: Whether each solution is a candidate, bool `[B]`.
 
     Returns:
-        The minimum, int32 `[B]`, and the archive state with reset claims. The minimum is
-        `UNCLAIMED` for cells without masked values.
+        The lowest value, int32 `[B]`, or `UNCLAIMED` without candidates in the cell, and the
+        archive state with reset claims.
     """
     target_cell = jnp.where(mask, cell, state.claims.shape[0])
     claims = state.claims.at[target_cell].min(value, mode="drop")
@@ -388,8 +398,8 @@ def min_per_cell(
 def descending_sort_keys(fitness: jax.Array) -> jax.Array:
     """Return int32 keys whose ascending order is the descending order of the float32 fitness.
 
-    Equal fitness has equal keys. The bits of negative floats are inverted so that their integers
-    have the order of the floats.
+    Equal fitness has equal keys. The bits of negative floats, except the sign bit, are inverted, so
+    that the bits as integers have the order of the floats.
     """
     # maps -0 to 0
     bits = jax.lax.bitcast_convert_type(jnp.where(fitness == 0, 0.0, fitness), jnp.int32)
@@ -399,18 +409,18 @@ def descending_sort_keys(fitness: jax.Array) -> jax.Array:
 def find_winners(
     state: CellsState, cell: jax.Array, fitness: jax.Array, is_candidate: jax.Array
 ) -> tuple[jax.Array, CellsState]:
-    """Return a mask of the solutions that win their cell, and the archive state with reset claims.
+    """Return a mask of the candidate with the highest fitness in each cell of a batch.
 
-    The solution with the highest fitness wins a cell. Ties go to the lowest index.
+    Ties go to the lowest index.
 
     Args:
         state: State of the archive.
-        cell: Cell of each solution, `[B]`.
-        fitness: Fitness of each solution, `[B]`.
-        is_candidate: Solutions that compete, bool `[B]`.
+        cell: Cell index of each solution, int32 `[B]`.
+        fitness: Fitness of each solution, float32 `[B]`.
+        is_candidate: Whether each solution competes for its cell, bool `[B]`.
 
     Returns:
-        The mask, bool `[B]`, and the state.
+        The mask, bool `[B]`, and the archive state with reset claims.
     """
     value = descending_sort_keys(fitness)
     best, state = min_per_cell(state, cell, value, is_candidate)
@@ -426,17 +436,17 @@ def write_winners(
     is_new: jax.Array,
     batch: ScoredSolutions,
 ) -> CellsState:
-    """Return the state with the winners written to their cells, at most one per cell.
+    """Write solutions to their cells.
 
     Args:
         state: State of the archive.
-        cell: Cell of each solution, `[B]`.
-        is_winner: Solutions to write, bool `[B]`.
-        is_new: Winners of empty cells, bool `[B]`.
-        batch: Scored batch.
+        cell: Cell index of each solution, int32 `[B]`.
+        is_winner: Whether to write each solution, bool `[B]`. At most one per cell.
+        is_new: Whether a solution to write belongs to an empty cell, bool `[B]`.
+        batch: Scored batch, `[B, ...]`.
 
     Returns:
-        The state with updated elites, filling order and best elite.
+        The state with updated `elites`, `order`, `filled` and `best`.
     """
     size = state.order.shape[0]
     target_cell = jnp.where(is_winner, cell, size)
@@ -477,9 +487,9 @@ def update_thresholds(
 
     Args:
         state: State of the archive.
-        cell: Cell of each solution, `[B]`.
-        fitness: Fitness of each solution, `[B]`.
-        accepted: Solutions that were accepted, bool `[B]`.
+        cell: Cell index of each solution, int32 `[B]`.
+        fitness: Fitness of each solution, float32 `[B]`.
+        accepted: Whether each solution was accepted, bool `[B]`.
         threshold: Settings of the acceptance thresholds.
 
     Returns:
@@ -499,7 +509,7 @@ def update_thresholds(
 
 
 def sample_elites(state: CellsState, key: jax.Array, num_elites: int) -> ScoredSolutions:
-    """Sample elites uniformly with replacement, or return zeros for an empty archive."""
+    """Sample elites uniformly with replacement. For an empty archive, return empty entries."""
     index = jax.random.randint(key, (num_elites,), 0, jnp.maximum(state.filled, 1))
     return gather_elites(state.elites, state.order[index])
 

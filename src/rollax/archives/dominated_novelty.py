@@ -1,8 +1,8 @@
 """Archive of dominated novelty search, which keeps solutions that are far from fitter solutions.
 
-Bahlous-Boldi, Faldor et al. 2025, arXiv:2502.00593. Solutions compete by their mean distance to the
-k nearest fitter solutions. The fittest solution is always kept. Unlike in the paper, a solution
-with the same fitness counts as fitter if it precedes the other, so that one of several copies is
+Bahlous-Boldi, Faldor et al. 2025, arXiv:2502.00593. The solutions with the largest mean distance to
+their k nearest fitter solutions survive. The fittest solution is always kept. Unlike in the paper,
+the first of two solutions with the same fitness counts as fitter, so that one of several copies is
 kept.
 """
 
@@ -40,12 +40,12 @@ from rollax.types import Scalar
 
 
 class PopulationState(NamedTuple):
-    """State of the population. Filled rows come first, in the order of insertion.
+    """State of a population of at most C solutions. Filled entries come first, oldest first.
 
     Attributes:
-        elites: Solutions `[C, ...]`, with fitness -inf in empty rows.
-        filled: Number of filled rows, int32 `[]`.
-        best: Row of the best solution, int32 `[]`.
+        elites: Solutions `[C, ...]`, with fitness -inf in empty entries.
+        filled: Number of filled entries, int32 `[]`.
+        best: Index of the solution with the highest fitness, int32 `[]`.
     """
 
     elites: ScoredSolutions
@@ -63,11 +63,11 @@ def dominated_novelty_archive(
     """Build an archive whose solutions compete by dominated novelty.
 
     Args:
-        size: Maximum number of solutions.
+        size: Maximum number of solutions C.
         low: Lower bounds of descriptors.
         high: Upper bounds of descriptors.
-        num_neighbors: Number of nearest fitter solutions over which distances are averaged.
-        grid: Cells per dimension of the grid used for metrics.
+        num_neighbors: Number k of nearest fitter solutions over which distances are averaged.
+        grid: Number of cells along each dimension of the grid that the metrics use.
 
     Returns:
         The archive.
@@ -112,7 +112,7 @@ def dominated_novelty_archive(
 
 
 def make_empty_state(rows: ScoredSolutions) -> PopulationState:
-    """Return a state without elites. `rows` are empty rows `[C, ...]`."""
+    """Return a state without elites. `rows` has C empty entries, as from `make_empty_rows`."""
     zero = jnp.zeros((), jnp.int32)
     return PopulationState(elites=rows, filled=zero, best=zero)
 
@@ -134,8 +134,8 @@ def add_batch(
         batch: Scored batch.
 
     Returns:
-        The outcome of the insertion. `result.improvement` is the dominated novelty of each
-        solution.
+        The new state, the insertion result of each solution, and the counts. The improvement of a
+        solution is its dominated novelty.
     """
     size = state.elites.fitness.shape[0]
     finite, descriptor, outside = find_valid_solutions(batch, low, high)
@@ -162,15 +162,17 @@ def add_batch(
 
 
 def select_survivors(novelty: jax.Array, fitness: jax.Array, size: int) -> jax.Array:
-    """Return the rows with the highest novelty in their original order, with empty rows last.
+    """Return the indices of the solutions with the highest novelty, in ascending order.
+
+    Indices of empty entries come last.
 
     Args:
-        novelty: Dominated novelty, `[N]`.
-        fitness: Fitness, -inf in empty rows, `[N]`.
-        size: Number of rows to keep.
+        novelty: Dominated novelty of N solutions, float32 `[N]`.
+        fitness: Fitness, -inf in empty entries, float32 `[N]`.
+        size: Number of solutions to keep.
 
     Returns:
-        The rows, int32 `[size]`.
+        The indices, int32 `[size]`.
     """
     keep = jnp.sort(jnp.argsort(-novelty, stable=True)[:size])
     return keep[jnp.argsort(fitness[keep] == -jnp.inf, stable=True)]
@@ -180,8 +182,8 @@ class NeighborSearch(NamedTuple):
     """Search for the nearest fitter solutions of N solutions, one neighbor per iteration.
 
     Attributes:
-        distance: Distances to the remaining fitter solutions, and inf to all other solutions,
-            float32 `[N, N]`.
+        distance: Distance of each solution to the fitter solutions that are not found yet, inf for
+            all other solutions, float32 `[N, N]`.
         total: Sum of the distances to the neighbors found so far, float32 `[N]`.
         num_found: Number of neighbors found so far, float32 `[N]`.
     """
@@ -194,16 +196,16 @@ class NeighborSearch(NamedTuple):
 def dominated_novelty(fitness: jax.Array, descriptor: jax.Array, num_neighbors: int) -> jax.Array:
     """Return the mean distance of each solution to its k nearest fitter solutions, float32 `[N]`.
 
-    If fewer than k solutions are fitter, the mean is over all of them. The novelty is inf for the
-    fittest solution, and -inf for a fitness of -inf.
+    If fewer than k solutions are fitter, the mean is over all fitter solutions. The novelty is inf
+    for the fittest solution, and -inf for a fitness of -inf.
 
     Args:
-        fitness: Fitness, `[N]`.
-        descriptor: Descriptors, `[N, K]`.
+        fitness: Fitness, float32 `[N]`.
+        descriptor: Descriptors, float32 `[N, K]`.
         num_neighbors: Number of neighbors k.
 
     Returns:
-        The dominated novelty.
+        The dominated novelty of each solution.
     """
     index = jnp.arange(fitness.shape[0])
     is_equal = fitness[None, :] == fitness[:, None]

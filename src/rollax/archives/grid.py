@@ -1,6 +1,6 @@
-"""Grid archives, which divide every descriptor dimension into cells of equal size.
+"""Grid archives, which divide every descriptor dimension into intervals of equal size.
 
-MAP-Elites, Mouret and Clune 2015, arXiv:1504.04909.
+They are the archives of MAP-Elites (Mouret and Clune 2015, arXiv:1504.04909).
 """
 
 import math
@@ -25,7 +25,8 @@ def grid_archive(
         shape: Number of cells along each dimension.
         low: Lower bounds of descriptors.
         high: Upper bounds of descriptors.
-        threshold: Acceptance threshold of each cell, or None to accept improvements of the elite.
+        threshold: Settings of acceptance thresholds. If None, a cell accepts a solution if it is
+            empty or the fitness of the solution exceeds that of its elite.
 
     Returns:
         The archive.
@@ -39,8 +40,8 @@ def grid_archive(
 def grid_cells(shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]) -> Cells:
     """Return the cells of a grid, numbered in row-major order.
 
-    The cell of a descriptor d along a dimension with n cells is floor(n (d - low) / (high - low)),
-    clipped to the first and the last cell.
+    Along a dimension with n cells, descriptor d belongs to cell floor(n (d - low) / (high - low)),
+    clipped to the range from 0 to n - 1.
 
     Args:
         shape: Number of cells along each dimension.
@@ -52,7 +53,7 @@ def grid_cells(shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float
 
     Raises:
         UsageError: If the bounds are not valid, if shape and bounds differ in the number of
-            dimensions, or if a dimension has less than 1 cell.
+            dimensions, or if a dimension has no cells.
     """
     check_bounds(low, high)
     if len(shape) != len(low):
@@ -82,7 +83,7 @@ def grid_cells(shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float
 def cell_index(
     descriptor: jax.Array, shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]
 ) -> jax.Array:
-    """Return the cell of a finite descriptor `[K]`, int32 `[]`."""
+    """Return the cell index of a finite descriptor `[K]`, int32 `[]`."""
     scale = jnp.asarray(
         [n / (upper - lower) for n, lower, upper in zip(shape, low, high, strict=True)], jnp.float32
     )

@@ -2,8 +2,8 @@
 
 Pierrot et al. 2022, arXiv:2202.03057. A front contains solutions that do not dominate each other.
 When a solution enters a full front, the most crowded solution is removed (Janmohamed et al. 2023,
-arXiv:2302.12668). The last of several equally crowded solutions is removed. The original paper
-removes a random solution. The solutions of a batch are inserted sequentially.
+arXiv:2302.12668). If several solutions are equally crowded, the last one is removed. The original
+paper removes a random solution. The solutions of a batch are inserted sequentially.
 """
 
 import functools
@@ -42,13 +42,14 @@ from rollax.types import PyTree, Scalar
 
 
 class ParetoFrontsState(NamedTuple):
-    """State of an archive with a Pareto front per cell.
+    """State of an archive with a Pareto front of up to F solutions in each of C cells.
 
     Attributes:
-        cells: Data of the cells.
+        cells: Data of the cells, as returned by `Cells.make`.
         elites: Elites `[C * F, ...]`, one front after the other, with fitness -inf in empty
-            places. Their extras are the objectives `[C * F, M]`.
-        order: Cells in the order of their first insertion, int32 `[C]`.
+            entries. Their extras are the objectives `[C * F, M]`.
+        order: Indices of the filled cells in the order of their first insertion, int32 `[C]`. Only
+            the first `filled` entries are valid.
         filled: Number of filled cells, int32 `[]`.
         best: Index of the elite with the highest fitness, int32 `[]`.
     """
@@ -126,7 +127,16 @@ def pareto_front_archive(cells: Cells, front_size: int, reference: tuple[float, 
 
 
 def make_empty_state(cells: Cells, cells_data: PyTree, rows: ScoredSolutions) -> ParetoFrontsState:
-    """Return a state without elites, from the data of the cells and the empty `rows`."""
+    """Return a state without elites.
+
+    Args:
+        cells: The cells.
+        cells_data: Data of the cells, as returned by `Cells.make`.
+        rows: Empty entries `[C * F, ...]`, as returned by `make_empty_rows`.
+
+    Returns:
+        The state.
+    """
     zero = jnp.zeros((), jnp.int32)
     return ParetoFrontsState(
         cells=cells_data,
@@ -148,10 +158,10 @@ def add_batch(
         cells: The cells.
         front_size: Maximum number of solutions per front.
         state: State of the archive.
-        batch: Scored batch.
+        batch: Scored batch, `[B, ...]`.
 
     Returns:
-        The outcome of the insertion.
+        The new state, the insertion result of each solution, and the counts.
     """
     validity = find_valid_solutions(batch, cells.low, cells.high)
     cell = cells.cell_of(state.cells, validity.descriptor)
@@ -175,7 +185,7 @@ def add_batch(
 def sample_elites(
     front_size: int, state: ParetoFrontsState, key: jax.Array, num_elites: int
 ) -> ScoredSolutions:
-    """Sample n elites with replacement, each uniformly from the front of a uniformly sampled cell.
+    """Sample n elites with replacement: first a filled cell, then an elite of its front, uniformly.
 
     Args:
         front_size: Maximum number of solutions per front.
@@ -201,18 +211,16 @@ def front_metrics(
 ) -> dict[str, jax.Array]:
     """Return the QD metrics of the fittest elite in each cell, and metrics of the fronts.
 
-    `moqd_score` is the sum of the hypervolumes of all fronts. `front_mean` is the mean number of
-    elites per filled cell. `hypervolume` is the hypervolume of all elites, and is computed only for
-    two objectives.
-
     Args:
         front_size: Maximum number of solutions per front.
-        reference: Reference point of the hypervolume.
+        reference: Reference point of the hypervolume, M numbers.
         state: State of the archive.
         offset: Offset of the QD score.
 
     Returns:
-        Metrics by name.
+        The metrics of `qd_metrics`, "moqd_score" (sum of the hypervolumes of all fronts) and
+        "front_mean" (mean number of elites per filled cell). For two objectives, also "hypervolume"
+        (hypervolume of all elites together).
     """
     mask = (state.elites.fitness > -jnp.inf).reshape(-1, front_size)
     objectives = state.elites.extras.reshape(-1, front_size, len(reference))
@@ -224,18 +232,18 @@ def front_metrics(
     }
     if (
         len(reference) == 2
-    ):  # With more objectives, the time grows with the square of the number of places.
+    ):  # With more objectives, the time grows with the square of the number of entries.
         metrics["hypervolume"] = hypervolume(state.elites.extras, mask.reshape(-1), reference)
     return qd_metrics(best, best > -jnp.inf, offset) | metrics
 
 
 class PlacedSolution(NamedTuple):
-    """Solution to insert.
+    """Scored solution with the index of its cell, to be inserted.
 
     Attributes:
         solution: Scored solution.
-        cell: Cell of its descriptor, int32 `[]`.
-        is_finite: Whether its scores are finite, bool `[]`.
+        cell: Index of the cell of the solution's descriptor, int32 `[]`.
+        is_finite: Whether all scores of the solution are finite, bool `[]`.
     """
 
     solution: ScoredSolutions
@@ -246,7 +254,10 @@ class PlacedSolution(NamedTuple):
 def add_solution(
     front_size: int, state: ParetoFrontsState, candidate: PlacedSolution
 ) -> tuple[ParetoFrontsState, tuple[jax.Array, jax.Array]]:
-    """Insert one solution.
+    """Insert one solution into the front of its cell, unless an elite there dominates or equals it.
+
+    Elites that the solution dominates are removed. If the front is full, the most crowded solution
+    is removed.
 
     Args:
         front_size: Maximum number of solutions per front.
@@ -254,8 +265,8 @@ def add_solution(
         candidate: Solution to insert.
 
     Returns:
-        The state, and a tuple of two bools `[]`: whether the solution was inserted, and whether it
-        filled an empty cell.
+        The state, and a tuple of two bools `[]`: whether the solution was inserted, and whether its
+        cell was empty before.
     """
     solution, cell, is_finite = candidate
     start = cell * front_size
@@ -297,7 +308,7 @@ def add_solution(
 def most_crowded_index(points: jax.Array, is_retained: jax.Array) -> jax.Array:
     """Return the index of the most crowded point of `[F + 1, M]`. Ties go to the highest index.
 
-    `is_retained` is unused, because all points stay in this branch of `jax.lax.cond`.
+    `is_retained` is unused. Both branches of `jax.lax.cond` need the same signature.
     """
     del is_retained
     crowding = crowding_distance(points)
@@ -307,15 +318,16 @@ def most_crowded_index(points: jax.Array, is_retained: jax.Array) -> jax.Array:
 def crowding_distance(points: jax.Array) -> jax.Array:
     """Return the crowding distance of each point of a front, float32 `[N]`.
 
-    For each objective, the gap between the two neighbors of the point is divided by the extent of
-    the front. The distance is the sum over objectives. It is infinite at the ends of the front (Deb
-    et al. 2002, doi:10.1109/4235.996017, section III.B).
+    For each objective, the gap between the two neighbors of the point is divided by the range of
+    the objective in the front. The crowding distance is the sum over objectives. It is infinite for
+    the minimum and the maximum of an objective (Deb et al. 2002, doi:10.1109/4235.996017, section
+    III.B).
 
     Args:
-        points: Objectives, `[N, M]`.
+        points: Objectives of the N points of a front, `[N, M]`.
 
     Returns:
-        The distances.
+        The crowding distances.
     """
 
     def normalized_gaps(values: jax.Array) -> jax.Array:
@@ -329,14 +341,14 @@ def crowding_distance(points: jax.Array) -> jax.Array:
 
 
 def hypervolume(points: jax.Array, mask: jax.Array, reference: tuple[float, ...]) -> jax.Array:
-    """Return the hypervolume between a reference point and the masked points, float32 `[]`.
+    """Return the hypervolume that a set of points dominates above a reference point, float32 `[]`.
 
-    The volume is the sum of slices along the last objective. The cost is O(N^(M - 1) log N) for
-    M >= 2. Points below the reference point contribute 0.
+    The hypervolume is the sum of slices along the last objective. The cost is O(N^(M - 1) log N)
+    for M >= 2. A point below the reference point in any objective contributes 0.
 
     Args:
-        points: Objectives, `[N, M]`.
-        mask: Points that count, bool `[N]`.
+        points: Objectives of N points, `[N, M]`.
+        mask: Whether to include each point, bool `[N]`.
         reference: Reference point, M numbers.
 
     Returns:

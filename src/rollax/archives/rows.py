@@ -1,7 +1,7 @@
-"""Operations on elites that are stored as rows `[C, ...]`, shared by all archives.
+"""Operations on elites that are stored in arrays `[C, ...]`, shared by all archives.
 
-The functions read the fields `elites`, `filled` and `best` of a state. Empty rows have fitness
--inf.
+An entry along the first axis is called a row. The functions read the fields `elites`, `filled` and
+`best` of a state. Empty rows have fitness -inf.
 """
 
 from typing import Protocol, runtime_checkable
@@ -18,9 +18,9 @@ class RowsState(Protocol):
     """State of an archive whose filled rows come first.
 
     Attributes:
-        elites: Elites, with fitness -inf in empty rows.
+        elites: Elites `[C, ...]`, with fitness -inf in empty rows.
         filled: Number of filled rows, int32 `[]`.
-        best: Row of the best elite, int32 `[]`.
+        best: Index of the row with the best elite, int32 `[]`.
     """
 
     @property
@@ -32,18 +32,18 @@ class RowsState(Protocol):
 
 
 def make_empty_rows(example: ScoredSolutions, size: int) -> ScoredSolutions:
-    """Return `size` empty rows with the shapes and types of an example without a leading axis."""
+    """Return `size` empty rows, each with the shapes and dtypes of the single solution `example`."""
     rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
     return mark_empty(rows)
 
 
 def clear_rows(elites: ScoredSolutions) -> ScoredSolutions:
-    """Return empty rows with the shapes and types of the elites."""
+    """Return empty rows with the shapes and dtypes of `elites`."""
     return mark_empty(jax.tree.map(jnp.zeros_like, elites))
 
 
 def mark_empty(rows: ScoredSolutions) -> ScoredSolutions:
-    """Return the rows with fitness -inf."""
+    """Return the rows with their fitness set to -inf, which marks them as empty."""
     return rows._replace(fitness=jnp.full(rows.fitness.shape, -jnp.inf))
 
 
@@ -58,7 +58,7 @@ def count_filled(state: RowsState) -> jax.Array:
 
 
 def find_best_row(elites: ScoredSolutions) -> jax.Array:
-    """Return the row of the fittest elite, int32 `[]`. Ties go to the lowest row."""
+    """Return the index of the row with the fittest elite, int32 `[]`. Ties go to the lowest index."""
     return jnp.argmax(elites.fitness).astype(jnp.int32)
 
 
@@ -68,7 +68,7 @@ def set_best(state: State, row: jax.Array | int) -> State:
 
 
 def sample_rows_uniformly(state: RowsState, key: jax.Array, num_elites: int) -> ScoredSolutions:
-    """Sample elites uniformly with replacement, or return zeros for an empty archive."""
+    """Sample elites uniformly with replacement. For an empty archive, return empty rows."""
     rows = jax.random.randint(key, (num_elites,), 0, jnp.maximum(state.filled, 1))
     return jax.tree.map(lambda x: x[rows], state.elites)
 
@@ -79,7 +79,7 @@ def read_best_row(state: RowsState) -> ScoredSolutions:
 
 
 def list_rows(state: RowsState) -> Elites:
-    """Return all places of an archive without cells. The centers are the elites' descriptors."""
+    """Return all rows of an archive without cells. The centers are the elites' descriptors."""
     return Elites(
         solutions=state.elites,
         mask=is_filled(state.elites),

@@ -1,14 +1,14 @@
 """Archive without cells whose elites keep a minimum distance in a learned space (AURORA).
 
 Cully 2019, arXiv:1905.11874, with the size control of Grillotti and Cully 2022, arXiv:2106.05648.
-The extras `[D]` of a solution are its recorded observations, and its code is their encoding by the
-autoencoder. A solution is inserted if all codes in the archive are farther away than the minimum
-distance. If only the nearest elite is closer, a fitter solution replaces it. All elites therefore
-keep the minimum distance.
+The extras `[D]` of a solution are its recorded observations. The autoencoder encodes them to the
+code `[K]` of the solution. A solution is inserted if all codes in the archive are farther away than
+the minimum distance. If only the nearest elite is closer, and is less fit, the solution replaces
+it. All elites therefore keep the minimum distance.
 
 Once per update, the minimum distance adapts so that the number of elites approaches a target. At
-updates 1, 2, 4, 8, ... the autoencoder is trained on all elites, which are then inserted again,
-fittest first.
+updates 1, 2, 4, 8, ... the autoencoder is trained on all elites. Elites that are then too close to
+a fitter elite are removed.
 """
 
 import functools
@@ -46,7 +46,7 @@ from rollax.errors import UsageError
 from rollax.learning import autoencoder
 from rollax.types import Scalar
 
-CAPACITY_FACTOR = 2  # places per elite of the target number
+CAPACITY_FACTOR = 2  # capacity of the archive as a multiple of the target number of elites
 
 
 class AutoencoderSettings(NamedTuple):
@@ -54,9 +54,9 @@ class AutoencoderSettings(NamedTuple):
 
     Attributes:
         code_size: Dimension of the code.
-        hidden: Sizes of the dense layers.
+        hidden: Sizes of the dense layers of the encoder.
         num_steps: Gradient steps per training.
-        batch_size: Samples per gradient step.
+        batch_size: Elites per gradient step.
         learning_rate: Learning rate (Adam).
     """
 
@@ -77,8 +77,8 @@ class UnstructuredState(NamedTuple):
         code: Codes of the elites, float32 `[C, K]`.
         distance: Minimum distance between codes, float32 `[]`.
         filled: Number of filled rows, int32 `[]`.
-        best: Row of the best elite, int32 `[]`.
-        updates: Number of updates, int32 `[]`.
+        best: Index of the row with the best elite, int32 `[]`.
+        updates: Number of calls of `refresh`, which is called once per update, int32 `[]`.
     """
 
     autoencoder: autoencoder.AutoencoderState
@@ -103,10 +103,10 @@ def unstructured_archive(
     Args:
         target_size: Target number of elites.
         low: Lower bounds of the environment's descriptors, used only for metrics.
-        high: Upper bounds of the environment's descriptors.
+        high: Upper bounds of the environment's descriptors, used only for metrics.
         rate: Maximum relative change of the minimum distance per update.
         learning: Settings of the autoencoder.
-        grid: Cells per dimension of the grid used for metrics.
+        grid: Number of cells along each dimension of the grid that the metrics use.
 
     Returns:
         The archive. Its `init` raises a `UsageError` if solutions have no recorded observations.
@@ -163,8 +163,8 @@ def make_empty_state(
     """Return a state without elites and with a new autoencoder.
 
     Args:
-        example: Solution without a leading axis. Its extras are its recorded observations `[D]`.
-        size: Number of rows.
+        example: Single scored solution. Its extras are its recorded observations `[D]`.
+        size: Number of rows C.
         learning: Settings of the autoencoder.
         target_size: Target number of elites.
         key: Random key of the autoencoder.
@@ -204,7 +204,7 @@ def add_batch(
         batch: Scored batch.
 
     Returns:
-        The outcome of the insertion.
+        The new state, the insertion result of each solution, and the counts.
     """
     validity = find_valid_solutions(batch, low, high)
     observations = jnp.where(validity.finite[:, None], batch.extras, 0.0)
@@ -228,7 +228,7 @@ def refresh(
     state: UnstructuredState,
     key: jax.Array,
 ) -> UnstructuredState:
-    """Train the autoencoder if its training is due, and adapt the minimum distance.
+    """Train the autoencoder if this is due, adapt the minimum distance, and remove close elites.
 
     Args:
         target_size: Target number of elites.
@@ -265,16 +265,14 @@ def refresh(
 def metrics(cells: Cells, state: UnstructuredState, offset: Scalar) -> dict[str, jax.Array]:
     """Return the QD metrics of the elites on the grid, and metrics of the learned space.
 
-    `num_elites` is the number of elites, `distance` the minimum distance between codes, and
-    `reconstruction_loss` the loss of the autoencoder at its last training.
-
     Args:
         cells: Grid of the environment's descriptors.
         state: State of the archive.
         offset: Offset of the QD score.
 
     Returns:
-        Metrics by name.
+        The metrics of `qd_metrics`, "num_elites", "distance" (minimum distance between codes) and
+        "reconstruction_loss" (loss of the autoencoder in its last training).
     """
     archive_metrics = {
         "num_elites": state.filled,
@@ -287,12 +285,12 @@ def metrics(cells: Cells, state: UnstructuredState, offset: Scalar) -> dict[str,
 
 
 class EncodedSolution(NamedTuple):
-    """Solution to insert.
+    """Scored solution with its code, to be inserted.
 
     Attributes:
         solution: Scored solution.
-        code: Code of its recorded observations, float32 `[K]`.
-        is_finite: Whether its scores are finite, bool `[]`.
+        code: Code of the recorded observations of the solution, float32 `[K]`.
+        is_finite: Whether all scores of the solution are finite, bool `[]`.
     """
 
     solution: ScoredSolutions
@@ -303,7 +301,11 @@ class EncodedSolution(NamedTuple):
 def add_solution(
     state: UnstructuredState, candidate: EncodedSolution
 ) -> tuple[UnstructuredState, InsertionResult]:
-    """Insert one solution according to its distance from the nearest elites.
+    """Insert one solution if the minimum distance between codes is kept.
+
+    The solution is inserted if no elite is within the minimum distance and the archive is not full.
+    It replaces the nearest elite if this is the only elite within the minimum distance and is less
+    fit.
 
     Args:
         state: State of the archive.
@@ -344,7 +346,7 @@ def add_solution(
 
 
 def remove_near_elites(state: UnstructuredState) -> UnstructuredState:
-    """Remove elites that are closer than the minimum distance to a fitter elite.
+    """Remove elites within the minimum distance of a fitter elite that is kept.
 
     The remaining elites keep their order and move to the first rows.
     """

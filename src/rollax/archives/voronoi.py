@@ -1,8 +1,9 @@
-"""Voronoi archives, which assign each descriptor to the cell of its nearest centroid.
+"""Voronoi archives, which assign each descriptor to the cell of the nearest centroid.
 
-CVT-MAP-Elites, Vassiliades et al. 2018, arXiv:1610.05729. Centroids are computed by k-means
-(Lloyd's algorithm) from uniform samples, so that cells have about equal size in any number of
-dimensions.
+They are the archives of CVT-MAP-Elites (Vassiliades et al. 2018, arXiv:1610.05729). Centroids are
+computed by k-means (Lloyd's algorithm) from uniform samples, so that cells have about equal size in
+any number of dimensions. To find the nearest centroid quickly, the unit cube is divided into a
+regular grid of bins, and each bin lists the centroids in it.
 """
 
 import functools
@@ -22,15 +23,15 @@ SAMPLES_PER_CENTROID, MIN_SAMPLES, NUM_ITERATIONS = (
     20_000,
     20,
 )  # k-means: samples per centroid, minimum number of samples, iterations
-# Above this number of cells, k-means would take hours, and its samples more memory than the
-# archive.
+# Above this number of cells, k-means would take hours, and the samples of k-means would need more
+# memory than the archive.
 MAX_KMEANS_CELLS = 10_000_000
 MAX_PER_BIN, BIN_SEARCH_RADIUS = (
     4,
     2,
 )  # maximum number of centroids listed per bin, and bins searched in each direction
-# In k-means, points that no bin list covers are compared with all centroids, which would be slow
-# with many random centroids.
+# Points near bins that do not list all of their centroids are compared with all centroids. In
+# k-means, this would be slow with many random centroids, so bins list more of them.
 MAX_PER_BIN_IN_KMEANS = 8
 MAX_BINNED_DIMENSIONS = 3  # With more dimensions, there would be too many neighboring bins.
 SAMPLE_BLOCK_SIZE = (
@@ -45,9 +46,9 @@ class BinnedCentroids(NamedTuple):
 
     Attributes:
         centroids: Centroids `[C, K]`, scaled so that the bounds are 0 and 1.
-        bins: Indices of the centroids in each bin, padded with C, int32 `[bins, in_bin]`. If None,
-            points are compared with all centroids.
-        is_whole: Whether a bin lists all of its centroids, bool `[bins]`, or None without bins.
+        bins: Indices of the centroids in each bin, padded with C, int32 `[num_bins, max_per_bin]`.
+            If None, points are compared with all centroids.
+        is_whole: Whether a bin lists all centroids in it, bool `[num_bins]`, or None without bins.
     """
 
     centroids: jax.Array
@@ -61,7 +62,7 @@ def voronoi_cells(
     high: tuple[float, ...],
     centroids: npt.ArrayLike | None = None,
 ) -> Cells:
-    """Return the cells of a Voronoi tessellation.
+    """Return the cells of a Voronoi tessellation of the descriptor space.
 
     Args:
         size: Number of cells.
@@ -107,7 +108,7 @@ def voronoi_cells(
 
 
 def kmeans(key: jax.Array, num_centroids: int, dimensions: int) -> jax.Array:
-    """Compute centroids of uniform samples in the unit cube with Lloyd's algorithm.
+    """Compute centroids of uniform samples in the unit cube by k-means (Lloyd's algorithm).
 
     Args:
         key: Random key.
@@ -141,12 +142,14 @@ def kmeans(key: jax.Array, num_centroids: int, dimensions: int) -> jax.Array:
 def bin_centroids(centroids: jax.Array, max_per_bin: int = MAX_PER_BIN) -> BinnedCentroids:
     """Sort centroids into about as many bins as there are centroids.
 
+    With more than `MAX_BINNED_DIMENSIONS` dimensions, no bins are used.
+
     Args:
         centroids: Centroids `[C, K]` in the unit cube.
         max_per_bin: Maximum number of centroids listed per bin.
 
     Returns:
-        The binned centroids.
+        The centroids and their bins.
     """
     num_centroids, dimensions = centroids.shape
     if dimensions > MAX_BINNED_DIMENSIONS:
@@ -166,17 +169,17 @@ def bin_centroids(centroids: jax.Array, max_per_bin: int = MAX_PER_BIN) -> Binne
 
 
 def num_bins_per_dimension(num_centroids: int, dimensions: int) -> int:
-    """Return the number of bins along each dimension."""
+    """Return the number of bins along each dimension of the unit cube, at least 1."""
     return max(1, int(num_centroids ** (1 / dimensions)))
 
 
 def bin_coordinates(point: jax.Array, num_bins: int) -> jax.Array:
-    """Return the bin of a point `[K]` along each dimension, clipped to the bounds, int32 `[K]`."""
+    """Return the coordinates of the bin of a point `[K]`, clipped to the unit cube, int32 `[K]`."""
     return jnp.clip(jnp.floor(point * num_bins), 0, num_bins - 1).astype(jnp.int32)
 
 
 def bin_index(coordinates: jax.Array, num_bins: int) -> jax.Array:
-    """Return the row-major index of the bin with these coordinates, int32 `[]`."""
+    """Return the row-major index of a bin from its coordinates `[K]`, int32 `[]`."""
     strides = jnp.asarray([num_bins**k for k in reversed(range(coordinates.shape[0]))], jnp.int32)
     return jnp.sum(coordinates * strides)
 
@@ -192,8 +195,8 @@ def nearest_centroids(cells: BinnedCentroids, points: jax.Array) -> jax.Array:
     num_bins = num_bins_per_dimension(num_centroids, dimensions)
     nearest, is_certain = jax.vmap(lambda point: nearest_in_bins(cells, point, num_bins))(points)
 
-    # The few points without a certain answer, such as those far out of bounds, are compared with
-    # all centroids, one at a time.
+    # The few points whose nearest centroid may lie outside of the searched bins, such as points far
+    # out of bounds, are compared with all centroids, one at a time.
     def compare_with_all(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         nearest, is_certain = carry
         index = jnp.argmin(is_certain)
@@ -275,14 +278,14 @@ def squared_distances(points: jax.Array, centroids: jax.Array) -> jax.Array:
 
 
 def nearest_exhaustive(centroids: jax.Array, points: jax.Array) -> jax.Array:
-    """Compare each point with all centroids, in blocks of points.
+    """Return the index of the nearest centroid of each point, by comparison with all centroids.
 
     Args:
         centroids: Centroids `[C, K]`.
         points: Points `[B, K]`.
 
     Returns:
-        The index of the nearest centroid of each point, int32 `[B]`. Ties go to the lowest index.
+        The indices, int32 `[B]`. Ties go to the lowest index.
     """
     num_centroids, size = centroids.shape[0], points.shape[0]
     block = min(DESCRIPTOR_BLOCK_SIZE, size)

@@ -1,7 +1,8 @@
-"""Bandit that assigns parts of a batch to the most promising emitters (ME-MAP-Elites).
+"""Bandit that selects among several emitters by their success (ME-MAP-Elites).
 
 Cully 2021, arXiv:2007.05352, with the upper confidence bound UCB1 of Auer et al. 2002,
-doi:10.1023/A:1013689704352.
+doi:10.1023/A:1013689704352. Every batch is divided into S equal shares, called slots. Each slot has
+one active emitter, which creates the solutions of this share.
 """
 
 import functools
@@ -17,12 +18,12 @@ from rollax.types import PyTree, Scalar, Solution, State
 
 
 class Bandit(NamedTuple):
-    """Emitters of a bandit and its settings.
+    """Emitters and settings of a bandit.
 
     Attributes:
-        emitters: Emitters by name.
+        emitters: Emitters, keyed by name.
         num_slots: Number of slots S.
-        window: Number of recent iterations to count. 0 counts all iterations.
+        window: Number of recent iterations in the success statistics. 0 includes all iterations.
         zeta: Exploration coefficient.
     """
 
@@ -36,11 +37,11 @@ class BanditState(NamedTuple):
     """State of a bandit with S slots and E emitters.
 
     Attributes:
-        emitter_states: States of each emitter by name, `[S, ...]`. Every slot has a state of every
-            emitter, including inactive emitters.
+        emitter_states: States of the emitters, keyed by name, `[S, ...]` each. Every slot has a
+            state of every emitter, including inactive emitters.
         active_emitter: Index of the active emitter of each slot, int32 `[S]`.
         num_proposed: Number of solutions of each emitter in each of the last W iterations, float32
-            `[W, E]`. Without a window, W is 1 and the only row counts all iterations.
+            `[W, E]`. If `window` is 0, W is 1 and the counts are over all iterations.
         num_accepted: Number of these solutions that the archive accepted, float32 `[W, E]`.
         iteration: Number of iterations, int32 `[]`.
     """
@@ -60,20 +61,20 @@ def bandit_emitter(
     A slot keeps its emitter until the emitter has finished. The slot is then assigned the emitter
     with the highest s / n + zeta sqrt(ln N / n). Here n is the number of solutions of an emitter in
     the last `window` iterations, s is the number of these solutions that entered the archive, and N
-    is the sum of n over all emitters. Emitters without solutions come first. The solutions that
-    slots will create in the next iteration count toward n, so that one iteration does not assign
-    all slots to the same emitter. An emitter has finished when its metric "restarts" increases, or
-    after every iteration if it does not report this metric.
+    is the sum of n over all emitters. Emitters with n = 0 come first. The solutions that slots will
+    create in the next iteration count toward n in the second term, so that one iteration does not
+    assign all slots to the same emitter. An emitter has finished when its metric "restarts"
+    increases, or after every iteration if it does not report this metric.
 
     Args:
-        emitters: Emitters by name.
+        emitters: Emitters, keyed by name.
         num_slots: Number of slots S.
-        window: Number of recent iterations to count. 0 counts all iterations.
+        window: Number of recent iterations in the success statistics. 0 includes all iterations.
         zeta: Exploration coefficient.
 
     Returns:
         The emitter. Its `init` raises a `UsageError` if the batch size is not a multiple of the
-        number of slots, or less than two solutions per slot.
+        number of slots, or if a slot would have fewer than two solutions.
     """
     bandit = Bandit(emitters=emitters, num_slots=num_slots, window=window, zeta=zeta)
 
@@ -105,7 +106,7 @@ def init_slots(bandit: Bandit, key: jax.Array, solutions: Solution) -> BanditSta
     Args:
         bandit: Emitters and settings.
         key: Random key.
-        solutions: Initial solutions `[B]`.
+        solutions: Initial solutions `[B, ...]`, which are divided among the slots.
 
     Returns:
         The state.
@@ -138,7 +139,7 @@ def init_slots(bandit: Bandit, key: jax.Array, solutions: Solution) -> BanditSta
 def ask_emitters(
     bandit: Bandit, state: BanditState, archive_state: State, key: jax.Array, batch_size: int
 ) -> tuple[BanditState, Any]:
-    """Request a share of the batch from the active emitter of every slot.
+    """Request B / S solutions from the active emitter of every slot.
 
     Args:
         bandit: Emitters and settings.
@@ -148,7 +149,7 @@ def ask_emitters(
         batch_size: Number of solutions B.
 
     Returns:
-        The state, and solutions `[B]`.
+        The state, and the solutions of all slots, `[B, ...]`.
     """
 
     def ask_slot(name: str, emitter_state: State, key: jax.Array, data: None) -> SlotResult:
@@ -205,11 +206,12 @@ def tell_emitters(
 
 
 class SlotResult(NamedTuple):
-    """Result of calling the active emitter of one slot, or of all slots `[S, ...]`.
+    """Result of a call of the active emitter of one slot, or of all slots with an axis `[S]`.
 
     Attributes:
-        emitter_states: State of the called emitter, or the states of all emitters by name.
-        result: Result of the call.
+        emitter_states: State of the called emitter as returned by the call, or the states of all
+            emitters, keyed by name, as returned by `call_slot_emitters`.
+        result: Second result of the call.
     """
 
     emitter_states: Any
@@ -220,10 +222,10 @@ class SlotCall(NamedTuple):
     """Arguments for calling the active emitter of one slot.
 
     Attributes:
-        emitter_states: States of all emitters by name.
+        emitter_states: States of all emitters, keyed by name.
         active_emitter: Index of the active emitter, int32 `[]`.
-        key: Random key, or None.
-        data: Other data of the call.
+        key: Random key, or None if the call needs no key.
+        data: Further argument of the call, such as the evaluated batch of the slot.
     """
 
     emitter_states: dict[str, Any]
@@ -244,14 +246,15 @@ def call_slot_emitters(
     Slots are processed sequentially, so that only the active emitter of each slot is computed.
 
     Args:
-        names: Names of the emitters.
-        call: Function `(name, emitter_state, key, data)` that returns the new state and a result.
+        names: Names of the emitters, in the order of their indices.
+        call: Function `(name, emitter_state, key, data)` that returns the new state of the emitter
+            and a result.
         state: State of the bandit.
         keys: One random key per slot, or None.
-        data: Pytree whose leaves have the leading axis `[S]`, or None.
+        data: Argument of `call` for each slot, a pytree with leaves `[S, ...]`, or None.
 
     Returns:
-        The states of all emitters by name, and the results `[S, ...]`.
+        The states of all emitters, keyed by name, and the results, `[S, ...]` each.
     """
 
     def call_slot(slot: SlotCall) -> SlotResult:
@@ -279,7 +282,7 @@ def call_slot_emitters(
 
 
 def split_by_slot(evaluated: EvaluatedBatch, num_slots: int) -> EvaluatedBatch:
-    """Split an evaluated batch into slots. The leaves of the result have a leading axis `[S]`."""
+    """Split an evaluated batch into S equal shares. The leaves of the result are `[S, ...]`."""
     experience = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), evaluated.experience)
     slots = jax.tree.map(
         lambda x: x.reshape(num_slots, -1, *x.shape[1:]), evaluated._replace(experience=experience)
@@ -290,9 +293,9 @@ def split_by_slot(evaluated: EvaluatedBatch, num_slots: int) -> EvaluatedBatch:
 
 
 def has_restarted(emitter: Emitter, before: State, after: State) -> jax.Array:
-    """Return whether an emitter has restarted, bool `[]`.
+    """Return whether the metric "restarts" of an emitter increased between two states, bool `[]`.
 
-    The result is true for emitters that do not report restarts.
+    The result is true for emitters without this metric.
     """
     restarts = emitter.metrics(after).get("restarts")
     return (
@@ -301,9 +304,10 @@ def has_restarted(emitter: Emitter, before: State, after: State) -> jax.Array:
 
 
 def update_counts(state: BanditState, evaluated: EvaluatedBatch, window: int) -> BanditState:
-    """Return the state with the counts of this batch.
+    """Return the state with the numbers of proposed and accepted solutions of a batch.
 
-    With a window, they replace the oldest row. Without a window, they are added to the only row.
+    If `window` is 0, they are added to the total counts. Otherwise they replace the counts of the
+    oldest iteration.
     """
     num_slots, num_emitters = state.active_emitter.shape[0], state.num_proposed.shape[1]
     is_accepted = (evaluated.insertion.status > STATUS_REJECTED).reshape(num_slots, -1)
@@ -330,13 +334,13 @@ def choose_emitters(
     slot_size: int,
     zeta: Scalar,
 ) -> jax.Array:
-    """Choose the emitter of each slot. Slots whose emitter has not finished keep it.
+    """Choose the emitter of each slot. A slot keeps its emitter if the emitter has not finished.
 
     Args:
-        active: Current emitter of each slot, `[S]`.
-        is_finished: Whether the emitter of a slot has finished, `[S]`.
-        num_proposed: Number of solutions n of each emitter, `[E]`.
-        num_accepted: Number of accepted solutions s of each emitter, `[E]`.
+        active: Index of the current emitter of each slot, int32 `[S]`.
+        is_finished: Whether the current emitter of each slot has finished, bool `[S]`.
+        num_proposed: Number of solutions n of each emitter, float32 `[E]`.
+        num_accepted: Number of accepted solutions s of each emitter, float32 `[E]`.
         slot_size: Number of solutions per slot and iteration.
         zeta: Exploration coefficient.
 

@@ -4,10 +4,10 @@ Hansen 2016, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772. Numbers
 equations of this tutorial. All weights are positive, and the step size adapts by |p|^2 / D - 1
 instead of |p| / E|N| - 1, as in the author's pycma ("purecma"). The Cholesky factor A with
 A A^T = C replaces the square root C^(1/2) = B D B^T, as in Krause, Arbones and Igel 2016, "CMA-ES
-with optimal covariance update and storage complexity". With it, samples have the same distribution,
-the path of the step size is rotated, and the factorization costs a fifteenth of the
-eigendecomposition (100 dimensions). The number of parents may change between calls. Weights and
-rates are computed from it.
+with optimal covariance update and storage complexity". Samples have the same distribution as with
+the square root, the path of the step size is rotated, and in 100 dimensions the factorization costs
+a fifteenth of the eigendecomposition. The number of parents may change between calls, because
+weights and learning rates are computed in every call.
 """
 
 import functools
@@ -52,9 +52,17 @@ class SearchDistribution(NamedTuple):
 
 
 class CMAParameters(NamedTuple):
-    """Parameters derived from the number of parents mu and the dimension, float32.
+    """Strategy parameters derived from the number of parents mu and the dimension D, float32 `[]`.
 
-    Weights have the shape `[B]` and are 0 for solutions that are not parents.
+    Attributes:
+        weights: Recombination weights of B ranked solutions, `[B]`, 0 for solutions that are not
+            parents.
+        mu_eff: Variance effective selection mass.
+        path: Learning rate c_c of the evolution path of the mean.
+        sigma: Learning rate c_sigma of the evolution path of the step size.
+        rank_one: Learning rate c_1 of the rank-one update.
+        rank_mu: Learning rate c_mu of the rank-mu update.
+        damping: Damping d_sigma of the step size.
     """
 
     weights: jax.Array
@@ -67,7 +75,7 @@ class CMAParameters(NamedTuple):
 
 
 def init_search(mean: jax.Array, sigma: Scalar) -> SearchDistribution:
-    """Return the initial search distribution.
+    """Return the search distribution N(mean, sigma^2 I) before the first generation.
 
     Args:
         mean: Mean, `[D]`.
@@ -95,8 +103,9 @@ def init_search(mean: jax.Array, sigma: Scalar) -> SearchDistribution:
 def _cholesky(matrix: jax.Array) -> jax.Array:
     """Return the Cholesky factor of a matrix.
 
-    Batches on several CPU devices are processed sequentially. LAPACK's batched calls wait for
-    threads of one shared pool, and those of several devices deadlock (jaxlib 0.10).
+    With several CPU devices, the matrices of a batch are factorized sequentially. Batched LAPACK
+    calls wait for threads of one shared pool, and the calls of several devices deadlock (jaxlib
+    0.10).
     """
     return jnp.linalg.cholesky(matrix)
 
@@ -112,7 +121,7 @@ def _batched_cholesky(
 
 
 def decompose(search: SearchDistribution) -> SearchDistribution:
-    """Update the Cholesky factor of a search to its current covariance.
+    """Return the search distribution with the Cholesky factor of its current covariance.
 
     If the factorization fails, the previous factor is kept.
     """
@@ -124,7 +133,7 @@ def decompose(search: SearchDistribution) -> SearchDistribution:
 
 
 def sample_points(search: SearchDistribution, key: jax.Array, num_points: int) -> jax.Array:
-    """Sample x = m + sigma A z, z ~ N(0, I) [38-40], `[B, D]`.
+    """Sample B points x = m + sigma A z with z ~ N(0, I) [38-40].
 
     Args:
         search: Search distribution.
@@ -132,7 +141,7 @@ def sample_points(search: SearchDistribution, key: jax.Array, num_points: int) -
         num_points: Number of samples B.
 
     Returns:
-        The samples.
+        The samples, `[B, D]`.
     """
     noise = jax.random.normal(key, (num_points, search.mean.shape[0]), search.mean.dtype)
     return search.mean[None] + search.sigma * noise @ search.factor.T
@@ -222,16 +231,17 @@ def update_stall_count(
 ) -> SearchDistribution:
     """Update the number of consecutive generations without progress.
 
-    Values are compared only between generations whose solutions the archive rejected, because an
-    accepted solution changes the values of all later ones.
+    A generation makes progress if the archive accepts one of its solutions, or if its highest value
+    exceeds `best_value`. An accepted solution resets `best_value`, because it changes the values of
+    all later solutions.
 
     Args:
-        search: Search after a generation.
-        value: Highest value of the generation.
+        search: Search distribution after a generation.
+        value: Highest ranking value of the generation, `[]`.
         is_accepted: Whether the archive accepted a solution of the generation, bool `[]`.
 
     Returns:
-        The search with updated `best_value` and counter.
+        The search distribution with updated `best_value` and `num_stalled_generations`.
     """
     has_improved = is_accepted | (value > search.best_value)
     best_value = jnp.where(is_accepted, LOWEST_VALUE, jnp.maximum(search.best_value, value))
@@ -242,10 +252,9 @@ def update_stall_count(
 
 
 def has_stagnated(search: SearchDistribution, num_solutions: int) -> jax.Array:
-    """Return whether a search has stagnated.
+    """Return whether a search has made no progress for 120 + 30 D / `num_solutions` generations.
 
-    A search has stagnated after 120 + 30 D / `num_solutions` generations without progress. The
-    criterion "Stagnation" of the tutorial (appendix B.3) has the same limit.
+    The limit is that of the criterion "Stagnation" of the tutorial (appendix B.3).
 
     Args:
         search: Search distribution.
@@ -260,7 +269,8 @@ def has_stagnated(search: SearchDistribution, num_solutions: int) -> jax.Array:
 def has_converged(search: SearchDistribution, best: jax.Array, worst: jax.Array) -> jax.Array:
     """Return whether a search has reached the limits of its numerical precision.
 
-    It uses these criteria of the tutorial (appendix B.3), with limits suited to float32:
+    The result is true if one of these criteria of the tutorial (appendix B.3) holds, with limits
+    suited to float32:
 
     - ConditionCov: The smallest eigenvalue of C consists mostly of the term that `decompose` adds
       against rounding errors.
@@ -290,10 +300,11 @@ def has_converged(search: SearchDistribution, best: jax.Array, worst: jax.Array)
 
 
 def smallest_eigenvalue(factor: jax.Array) -> jax.Array:
-    """Estimate the smallest eigenvalue of A A^T for a lower triangular A.
+    """Estimate the smallest eigenvalue of A A^T for a lower triangular A `[D, D]`.
 
     The estimate is one step of inverse iteration, starting from the coordinate with the smallest
-    pivot. The pivot alone overestimates the eigenvalue of a rotated C by a factor of up to D.
+    diagonal element (pivot) of A. The pivot alone overestimates the eigenvalue by a factor of up to
+    D.
     """
     solve = functools.partial(jax.scipy.linalg.solve_triangular, factor, lower=True)
     start = jnp.zeros(factor.shape[0], factor.dtype).at[jnp.argmin(jnp.diagonal(factor))].set(1)

@@ -1,4 +1,4 @@
-"""Interface of emitters, which propose solutions and learn from their evaluation."""
+"""Interface of emitters, which propose solutions and adapt to the scores of these solutions."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ class EvaluatedBatch(NamedTuple):
     """Evaluated solutions of an emitter, in the order of `ask`.
 
     Attributes:
-        solutions: Scored solutions, `[B]`.
-        insertion: Result of each insertion, `[B]`. If the emitter selects the solutions to insert
-            (`Emitter.select_insertions`), it has one entry per selected solution.
-        experience: Tuple of the recorded steps of the policies, `[T, B, ...]`, and a mask of the
-            valid steps, bool `[T, B]`. `()` if the steps are not recorded.
+        solutions: Scored solutions, `[B, ...]`.
+        insertion: Result of the insertion of each solution, `[B]`. With
+            `Emitter.select_insertions`, the result of each selected solution.
+        experience: Tuple of the recorded transitions of the policies, `[T, B, ...]`, and a mask of
+            the valid transitions, bool `[T, B]`. `()` if transitions are not recorded.
     """
 
     solutions: ScoredSolutions
@@ -32,17 +32,18 @@ class Emitter(NamedTuple):
     """Pure functions of an emitter.
 
     Attributes:
-        init: Function `(key, solutions)` that returns the initial state. The initial solutions have
-            the leading axis `[B]`.
-        ask: Function `(state, archive_state, key, B)` that returns the state and solutions `[B]`.
-        tell: Function `(state, archive_state, evaluated, key)` that returns the updated state. It
-            is called after the insertion, with the solutions of this emitter only.
-        metrics: Function from the state to metrics by name.
-        refresh: Function from the state to the state before an update. It runs once per update,
-            before the iterations.
-        select_insertions: Function from the scored batch `[B]` to the solutions to insert into the
-            archive, such as one row with the mean of repeated scores. `multi_emitter` and
-            `bandit_emitter` ignore the function of their emitters and insert all solutions.
+        init: Function `(key, solutions)` from initial solutions `[B, ...]` to the initial state.
+        ask: Function `(state, archive_state, key, B)` that returns the state and new solutions
+            `[B, ...]`.
+        tell: Function `(state, archive_state, evaluated, key)` that returns the state updated with
+            an `EvaluatedBatch` of the emitter's solutions. It is called after the insertion into
+            the archive.
+        metrics: Function from the state to a dictionary of scalar metrics.
+        refresh: Function from the state to a new state, which runs once per update, before the
+            iterations.
+        select_insertions: Function from the scored batch `[B, ...]` to the solutions to insert into
+            the archive, such as one solution with the mean of repeated scores. `multi_emitter` and
+            `bandit_emitter` ignore this function of their emitters and insert all solutions.
     """
 
     init: Callable[[jax.Array, Any], Any]
@@ -56,7 +57,7 @@ class Emitter(NamedTuple):
 def ignore_evaluation(
     state: State, archive_state: State, evaluated: EvaluatedBatch, key: jax.Array
 ) -> State:
-    """Return the state unchanged. This is `tell` for emitters that do not learn."""
+    """Return the state unchanged. This is the `tell` function of emitters that do not adapt."""
     return state
 
 
@@ -72,10 +73,10 @@ def check_floats(solution: Solution, emitter: str) -> None:
 
 
 def compute_share(solutions: Solution, num_emitters: int, min_share: int) -> int:
-    """Return the number of solutions per search if a batch `[B]` is divided among searches.
+    """Return the number of solutions per search if B solutions are divided evenly among searches.
 
     Args:
-        solutions: Batch of solutions.
+        solutions: Batch of solutions, `[B, ...]`.
         num_emitters: Number of searches.
         min_share: Minimum number of solutions per search.
 
@@ -98,12 +99,12 @@ def compute_share(solutions: Solution, num_emitters: int, min_share: int) -> int
 def sample_parents(
     archive: Archive, archive_state: State, initial: Solution, key: jax.Array, num_parents: int
 ) -> Any:
-    """Sample the solutions of n elites, or return initial solutions while the archive is empty.
+    """Sample the solutions of n elites. If the archive is empty, return initial solutions.
 
     Args:
         archive: Archive with the parents.
         archive_state: State of the archive.
-        initial: Initial solutions, which are repeated if necessary.
+        initial: Initial solutions `[B, ...]`, which are repeated if n > B.
         key: Random key.
         num_parents: Number of parents n.
 
@@ -118,13 +119,13 @@ def sample_parents(
 def use_initial_if_empty(
     archive: Archive, archive_state: State, initial: Solution, solutions: Solution
 ) -> Any:
-    """Return the solutions of elites, or initial solutions while the archive is empty.
+    """Return `solutions`. If the archive is empty, return n initial solutions instead.
 
     Args:
         archive: Archive.
         archive_state: State of the archive.
-        initial: Initial solutions, which are repeated if necessary.
-        solutions: Solutions of elites, `[n, ...]`.
+        initial: Initial solutions `[B, ...]`, which are repeated if n > B.
+        solutions: Solutions of n elites, `[n, ...]`.
 
     Returns:
         The solutions, `[n, ...]`.
@@ -140,11 +141,11 @@ def multi_emitter(emitters: dict[str, Emitter], sizes: dict[str, int]) -> Emitte
     """Build an emitter that divides every batch among several emitters.
 
     Args:
-        emitters: Emitters by name.
-        sizes: Number of solutions of each emitter.
+        emitters: Emitters, keyed by name.
+        sizes: Number of solutions of each emitter, keyed by name.
 
     Returns:
-        The emitter.
+        The emitter. Its metrics have the prefix "name/".
     """
     names = list(emitters)
     bounds = {name: sum(sizes[other] for other in names[:i]) for i, name in enumerate(names)}

@@ -23,7 +23,7 @@ Objective = Literal["both", "fitness", "novelty"]
 NUM_FITTEST, NUM_LATEST = (
     2,
     5,
-)  # Numbers of candidates for a parent: fittest elites, and last accepted offspring.
+)  # Numbers of parent candidates, and of recorded offspring among which candidates are selected.
 NUM_MOST_NOVEL = 5
 
 
@@ -33,8 +33,9 @@ class StrategySettings(NamedTuple):
     Attributes:
         sigma: Standard deviation of the perturbations around the parent.
         learning_rate: Learning rate (Adam).
-        weight_decay: Coefficient of the parent that is subtracted from the gradient.
-        num_optim_gens: Generations per parent.
+        weight_decay: Weight decay coefficient. This multiple of the parent is subtracted from the
+            gradient.
+        num_optim_gens: Number of generations until the next restart from an elite.
     """
 
     sigma: Any
@@ -48,13 +49,14 @@ class StrategyState(NamedTuple):
 
     Attributes:
         parent: Current parent, a solution.
-        offspring: Result of the last gradient step. It is scored in the next generation.
+        offspring: Result of the last gradient step, a solution. It is scored in the next
+            generation.
         optimizer: State of Adam.
         generation: Number of generations, int32 `[]`.
-        latest_accepted: Last offspring that the archive accepted, `[NUM_LATEST, ...]`, with fitness
-            -inf in empty rows.
+        latest_accepted: The last `NUM_LATEST` offspring that the archive accepted, `[NUM_LATEST,
+            ...]`, newest last. Empty entries have fitness -inf.
         past_descriptors: Descriptors of the last N offspring, float32 `[N, K]`.
-        num_past_descriptors: Number of descriptors recorded so far, int32 `[]`.
+        num_past_descriptors: Number of descriptors recorded since the start, int32 `[]`.
     """
 
     parent: Any
@@ -77,13 +79,13 @@ def me_es_emitter(
 ) -> Emitter:
     """Build the emitter of ME-ES.
 
-    A batch consists of the last offspring, repeated `num_evaluations` times, and pairs x = parent
-    +- sigma eps. The offspring is inserted into the archive once, with the mean of its scores. In
-    every generation, Adam takes a step along g - weight_decay * parent, where g is the result of
-    `estimate_gradient` with the ranks of fitness or novelty in [-1/2, 1/2] as utilities. The result
-    is the next offspring and the next parent. After `num_optim_gens` generations, the emitter
-    restarts from an elite (`next_parent`). If it maximizes both fitness and novelty, it then
-    switches the objective.
+    A batch consists of the last offspring, repeated `num_evaluations` times, and pairs of perturbed
+    solutions, parent +- sigma eps. The offspring is inserted into the archive once, with the mean
+    of its scores. In every generation, Adam takes a step along g - weight_decay * parent, where g
+    is the result of `estimate_gradient` with the ranks of fitness or novelty, scaled to [-1/2,
+    1/2], as utilities. The solution after this step is the next offspring and the next parent.
+    After `num_optim_gens` generations, the emitter selects a new parent (`next_parent`). If it
+    maximizes both fitness and novelty, it then switches the objective.
 
     Args:
         archive: Archive into which the solutions are inserted.
@@ -92,7 +94,7 @@ def me_es_emitter(
         num_evaluations: Number of evaluations of each offspring.
         num_neighbors: Number of nearest neighbors in the novelty score.
         memory: Number of past descriptors against which novelty is measured.
-        adds_pairs: Whether to insert the perturbed solutions into the archive, too.
+        adds_pairs: Whether to also insert the perturbed solutions into the archive.
 
     Returns:
         The emitter. Its `init` raises a `UsageError` if the batch is too small for pairs, or if
@@ -161,7 +163,17 @@ def me_es_emitter(
 def init_strategy(
     first: Solution, optimizer: State, num_descriptors: int, memory: int
 ) -> StrategyState:
-    """Return the state before the first generation."""
+    """Return the state before the first generation.
+
+    Args:
+        first: Initial solution, which is the first parent and the first offspring.
+        optimizer: Initial state of Adam.
+        num_descriptors: Dimension K of the descriptors.
+        memory: Number of past descriptors to store.
+
+    Returns:
+        The state.
+    """
     zero = jnp.zeros((), jnp.int32)
     rows = jax.tree.map(lambda x: jnp.zeros((NUM_LATEST, *x.shape), x.dtype), first)
     return StrategyState(
@@ -244,7 +256,11 @@ def check_pairs(batch_size: int, num_evaluations: int) -> None:
 
 
 def is_exploring(objective: Objective, phase: jax.Array) -> jax.Array:
-    """Return whether a phase maximizes novelty, bool `[]`. With "both", even phases use fitness."""
+    """Return whether a phase maximizes novelty, bool `[]`.
+
+    A phase consists of the generations between two restarts from an elite. With "both", phases with
+    an even index maximize fitness.
+    """
     return {"both": phase % 2 == 1, "fitness": jnp.zeros((), bool), "novelty": jnp.ones((), bool)}[
         objective
     ]
@@ -253,7 +269,7 @@ def is_exploring(objective: Objective, phase: jax.Array) -> jax.Array:
 def centered_ranks(values: jax.Array) -> jax.Array:
     """Return the ranks of the values `[n]`, scaled to [-1/2, 1/2].
 
-    Equal values have equal ranks. Values that are not finite have the lowest rank.
+    Equal values have equal ranks. Non-finite values have the lowest rank.
     """
     values = jnp.where(jnp.isfinite(values), values, -jnp.inf)
     ordered = jnp.sort(values)
@@ -268,14 +284,13 @@ def centered_ranks(values: jax.Array) -> jax.Array:
 def estimate_gradient(points: jax.Array, utility: jax.Array, sigma: Scalar) -> jax.Array:
     """Estimate the gradient of the utility from antithetic pairs of solutions around a parent.
 
-    The gradient is g = mean((u(x + sigma eps) - u(x - sigma eps)) eps) over all pairs. The sum is
-    divided by the number of pairs, which is half the number of solutions, as in the reference
-    implementation of ME-ES. The divisor determines the size of the gradient relative to the weight
-    decay.
+    The gradient is g = mean((u(x + sigma eps) - u(x - sigma eps)) eps) over all pairs, where u is
+    the utility. The sum is divided by the number of pairs, not of solutions, as in the reference
+    implementation of ME-ES. This determines the size of the gradient relative to the weight decay.
 
     Args:
-        points: Solutions, `[n, D]`. The first half are at +sigma eps, the second half at -sigma eps
-            in the same order.
+        points: Flattened solutions, `[n, D]`: x + sigma eps of all pairs, followed by x - sigma eps
+            of all pairs in the same order.
         utility: Utility of each solution, `[n]`.
         sigma: Standard deviation of the solutions around the parent.
 
@@ -291,16 +306,17 @@ def estimate_gradient(points: jax.Array, utility: jax.Array, sigma: Scalar) -> j
 def novelty_scores(
     past: jax.Array, num_past: jax.Array, descriptor: jax.Array, num_neighbors: int
 ) -> jax.Array:
-    """Return the mean distance of descriptors to their nearest past descriptors, float32 `[B]`.
+    """Return the mean distance of each descriptor to its nearest past descriptors, float32 `[B]`.
 
     Args:
         past: Past descriptors, `[N, K]`.
-        num_past: Number of filled rows of `past`.
+        num_past: Number of descriptors recorded so far. Only the first `num_past` entries of `past`
+            are used.
         descriptor: Descriptors, `[B, K]`.
-        num_neighbors: Number of neighbors. If fewer rows are filled, all filled rows are used.
+        num_neighbors: Number of nearest neighbors, at most the number of past descriptors.
 
     Returns:
-        The novelty. It is NaN if the descriptor is not finite or if all rows are empty.
+        The novelty. It is NaN if the descriptor is not finite or there are no past descriptors.
     """
     squares = jnp.sum((descriptor[:, None] - past[None]) ** 2, axis=-1)
     is_filled = (jnp.arange(past.shape[0]) < num_past)[None]
@@ -315,7 +331,7 @@ def novelty_scores(
 
 
 def average_repeats(batch: ScoredSolutions, num_repeats: int) -> ScoredSolutions:
-    """Return the first solution, `[1, ...]`, with the mean scores of `num_repeats` rows."""
+    """Return the first solution, `[1, ...]`, with the mean scores of the first `num_repeats`."""
     first = jax.tree.map(lambda x: x[:1], batch)
     mean_scores = jax.tree.map(
         lambda x: jnp.mean(x[:num_repeats], axis=0, keepdims=True),
@@ -329,9 +345,9 @@ def record_offspring(
 ) -> StrategyState:
     """Record the descriptor of the offspring, and the offspring if the archive accepted it.
 
-    The offspring is the first of the inserted solutions. Its descriptor is appended to
-    `past_descriptors` if its scores are finite. If the archive accepted it, it is appended to
-    `latest_accepted`.
+    The offspring is the first of the inserted solutions. If its scores are finite, its descriptor
+    replaces the oldest one in `past_descriptors`. If the archive accepted the offspring, the
+    offspring replaces the oldest one in `latest_accepted`.
 
     Args:
         state: State of the strategy.
@@ -414,11 +430,11 @@ def next_parent(
 
 
 def sample_best_index(values: jax.Array, count: jax.Array, draw: jax.Array) -> jax.Array:
-    """Return a random index among the indices of the `count` highest finite values.
+    """Return a random index among the indices of the `count` highest values above -inf.
 
     Args:
-        values: Values, `[n]`.
-        count: Number of candidates.
+        values: Values, `[n]`, -inf for excluded indices.
+        count: Maximum number of candidates.
         draw: Uniform random number in [0, 1).
 
     Returns:

@@ -33,13 +33,16 @@ from rollax.emitters.variation import noise_like
 from rollax.errors import UsageError
 from rollax.types import PyTree, Scalar, Solution, State
 
-# Function from a solution to the gradients of fitness and descriptors: a tree with the structure of
-# the solution whose leaves have the leading axis [1 + K].
+# Function from a solution to the gradients of fitness and K descriptors: a pytree with the structure
+# of the solution and leaves `[1 + K, ...]`.
 GradientsFn = Callable[[Any], Any]
 
 
 def normalized_gradients(gradients: GradientsFn, solution: Solution) -> jax.Array:
-    """Return the gradients of a solution, scaled to length 1, `[1 + K, D]`. Zeros remain zeros."""
+    """Return the flattened gradients of a solution, scaled to length 1, `[1 + K, D]`.
+
+    Gradients of 0 remain 0.
+    """
     rows = jax.vmap(lambda x: ravel_pytree(x)[0])(gradients(solution))
     return rows / (jnp.linalg.norm(rows, axis=1, keepdims=True) + 1e-8)
 
@@ -49,12 +52,13 @@ def gradient_operator_emitter(
 ) -> Emitter:
     """Build the emitter of OMG-MEGA (algorithm 1).
 
-    Half of a batch consists of elites x with added noise. The other half consists of their
-    offspring x' = x + |c_0| grad f + sum_k c_k grad d_k, where c ~ N(0, gradient_sigma^2 I).
+    The first half of a batch consists of elites x with added noise. The second half consists of the
+    offspring x' = x + |c_0| grad f + sum_k c_k grad d_k of the first half, where f is the fitness,
+    d_k is descriptor k, and c ~ N(0, gradient_sigma^2 I).
 
     Args:
         archive: Archive with the parents.
-        gradients: Function from a solution to its gradients.
+        gradients: Function from a solution to the gradients of its fitness and descriptors.
         sigma: Standard deviation of the noise.
         gradient_sigma: Standard deviation of the coefficients c.
 
@@ -97,8 +101,8 @@ class ArborescencesState(NamedTuple):
     Attributes:
         point: Current solution of each search.
         search: Distribution of the gradient coefficients in 1 + K dimensions.
-        coefficients: Coefficients of the last branches, float32 `[E, n - 1, 1 + K]`, where n is the
-            number of solutions per search.
+        coefficients: Gradient coefficients of the branches in the last batch, float32 `[E, n - 1, 1
+            + K]`, where n is the number of solutions per search.
         direction: Random direction in descriptor space used for ranking, float32 `[E, K]`.
         num_restarts: Number of restarts, int32 `[E]`.
     """
@@ -120,13 +124,14 @@ def gradient_arborescence_emitter(
 ) -> Emitter:
     """Build the emitter of CMA-MEGA (algorithm 2).
 
-    Each search has a point x and branches x + c [grad f, grad d], with the gradients at x. CMA-ES
-    adapts the distribution of the coefficients c. The first solution of a search is the point, and
-    the others are branches. The point moves toward the weighted mean of the best branches.
+    Each search has a point x and branches x + c_0 grad f + sum_k c_k grad d_k, where f is the
+    fitness, d_k is descriptor k, and gradients are taken at x. CMA-ES adapts the distribution of
+    the coefficients c. The first solution of a search in a batch is the point, and all other
+    solutions are branches. The point moves toward the weighted mean of the best branches.
 
     Args:
         archive: Archive that provides elites for restarts.
-        gradients: Function from a solution to its gradients.
+        gradients: Function from a solution to the gradients of its fitness and descriptors.
         num_emitters: Number of searches.
         sigma: Initial standard deviation of the coefficients.
         learning_rate: Step size of the point toward the mean of the best branches.
@@ -134,7 +139,8 @@ def gradient_arborescence_emitter(
 
     Returns:
         The emitter. Its `init` raises a `UsageError` if the batch size is not a multiple of the
-        number of searches or is too small, or if solutions contain values that are not floats.
+        number of searches, if a search would have fewer than 3 solutions, or if solutions contain
+        values that are not floats.
     """
     size = len(archive.low) + 1
 
@@ -200,8 +206,8 @@ class Branches(NamedTuple):
     """Branches of the point of one search.
 
     Attributes:
-        search: Distribution of the coefficients with the factor of its current covariance.
-        coefficients: Coefficients of the branches, float32 `[n, 1 + K]`.
+        search: Distribution of the gradient coefficients, after `cma.decompose`.
+        coefficients: Gradient coefficients of n branches, float32 `[n, 1 + K]`.
         solutions: The point, followed by its branches, `[1 + n, ...]`.
     """
 
@@ -220,14 +226,14 @@ def sample_branches(
     """Sample the branches of a point.
 
     Args:
-        gradients: Function from a solution to its gradients.
+        gradients: Function from a solution to the gradients of its fitness and descriptors.
         num_branches: Number of branches n.
         point: Point of the search, a solution.
-        search: Distribution of the coefficients.
+        search: Distribution of the gradient coefficients.
         key: Random key.
 
     Returns:
-        The branches.
+        The point, its branches and their coefficients.
     """
     search = cma.decompose(search)
     coefficients = cma.sample_points(search, key, num_branches)
@@ -248,10 +254,10 @@ def update_arborescence(
 
     Args:
         rules: Rules of ranking, selection and restart.
-        learning_rate: Step size of the point.
-        state: State of the search.
-        scored: Scored branches.
-        insertion: Results of the insertion of the branches.
+        learning_rate: Step size of the point toward the weighted mean of the best branches.
+        state: State of one search, without the axis `[E]`.
+        scored: Scored branches, `[n, ...]`, without the point.
+        insertion: Insertion results of the branches, `[n]`.
 
     Returns:
         The updated state of the search, and whether the search must restart, bool `[]`.

@@ -1,8 +1,8 @@
 """Emitters that use CMA-ES to maximize the improvement of the archive (CMA-ME, CMA-MAE).
 
 Fontaine et al. 2020, arXiv:1912.02400, and Fontaine and Nikolaidis 2023, arXiv:2205.10752. Several
-searches run in parallel. Each ranks its own solutions, adapts its distribution, and restarts from
-an elite of the archive when it has finished.
+searches run in parallel. Each search ranks the solutions that it created, adapts its distribution,
+and restarts from an elite of the archive according to its restart rule (`SearchRules.restart`).
 """
 
 import functools
@@ -51,9 +51,9 @@ def cma_es_emitter(
         rules: Rules of ranking, selection and restart.
 
     Returns:
-        The emitter. Its `init` raises a `UsageError` if the batch size is not a multiple of the
-        number of searches or is too small, or if solutions contain values that are not floats or
-        have too many parameters.
+        The emitter. Its `init` raises a `UsageError` in these cases: The batch size is not a
+        multiple of the number of searches. A search would have fewer than 2 solutions. Solutions
+        contain values that are not floats. Solutions have more than `MAX_SOLUTION_SIZE` parameters.
     """
 
     def init(key: jax.Array, solutions: Solution) -> SearchesState:
@@ -113,7 +113,7 @@ def cma_es_emitter(
 
 
 def flatten_solutions(solutions: Solution) -> jax.Array:
-    """Return solutions `[B, ...]` as rows of numbers, `[B, D]`."""
+    """Return solutions `[B, ...]` as flat vectors, `[B, D]`."""
     return jax.vmap(lambda x: ravel_pytree(x)[0])(solutions)
 
 
@@ -159,8 +159,8 @@ def update_search(
         search: Search distribution.
         direction: Random direction in descriptor space used for ranking, `[K]`.
         points: Flattened solutions of the generation, `[B, D]`.
-        scored: Scored solutions of the generation.
-        insertion: Results of their insertion.
+        scored: Scored solutions of the generation, `[B, ...]`.
+        insertion: Insertion result of each solution, `[B]`.
 
     Returns:
         The updated search distribution, and whether the search must restart, bool `[]`.

@@ -60,13 +60,13 @@ def rank_generation(
 ) -> RankedGeneration:
     """Rank the solutions of a generation `[B]`.
 
-    Solutions with scores that are not finite come last.
+    Solutions with non-finite scores come last.
 
     Args:
         rules: Rules of ranking and selection.
         direction: Random direction in descriptor space used for ranking, `[K]`.
-        scored: Scored solutions.
-        insertion: Results of their insertion.
+        scored: Scored solutions, `[B, ...]`.
+        insertion: Insertion result of each solution, `[B]`.
 
     Returns:
         The ranked generation.
@@ -114,7 +114,10 @@ def should_restart(
 
 
 def random_direction(archive: Archive, key: jax.Array) -> jax.Array:
-    """Return a random direction in descriptor space, scaled by the bounds, float32 `[K]`."""
+    """Return a random direction in descriptor space, float32 `[K]`.
+
+    Each component is a normal random number times the range of the descriptor dimension.
+    """
     span = jnp.asarray(archive.high) - jnp.asarray(archive.low)
     return jax.random.normal(key, span.shape) * span
 

@@ -20,7 +20,7 @@ def variation_emitter(
     Args:
         archive: Archive with the parents.
         vary: Function `(parents, other_parents, key)` from two batches of parents `[n, ...]` to
-            their offspring `[n, ...]`.
+            offspring `[n, ...]`, one for each pair of parents.
         name: Name of the emitter in messages.
 
     Returns:
@@ -93,13 +93,14 @@ def polynomial_emitter(
 
     Args:
         archive: Archive with the parents.
-        bounds: Lower and upper bounds. Values are clipped to them. They are scalars or broadcast to
-            the shape of each array of a solution.
+        bounds: Lower and upper bounds, which are scalars or broadcast to the shape of each array of
+            a solution. All numbers of a solution are clipped to the bounds.
         eta: Distribution index of polynomial mutation and simulated binary crossover. The changes
             are smaller for larger values.
         mutation_fraction: Probability of mutation of each number.
         crossover_fraction: Probability of crossover of each number.
-        crossover: Kind of crossover.
+        crossover: "uniform" copies a number of the second elite. "simulated_binary" applies
+            `simulated_binary_crossover`.
 
     Returns:
         The emitter.

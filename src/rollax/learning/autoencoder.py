@@ -1,4 +1,4 @@
-"""Autoencoder that compresses feature vectors to low-dimensional codes."""
+"""Autoencoder that compresses feature vectors `[D]` (rows) to low-dimensional codes `[K]`."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ MIN_SCALE = 1e-3  # features with a smaller standard deviation count as constant
 
 
 class Autoencoder(eqx.Module):
-    """Dense autoencoder from rows `[D]` to codes `[K]` and back."""
+    """Dense autoencoder from feature vectors `[D]` to codes `[K]` and back."""
 
     encoder: MLP
     code_layer: Linear
@@ -38,16 +38,17 @@ class Autoencoder(eqx.Module):
 
 
 class AutoencoderState(NamedTuple):
-    """Autoencoder with statistics for the normalization of its rows and codes.
+    """Autoencoder with statistics for the normalization of its inputs and codes.
 
     Attributes:
         network: The autoencoder.
-        optimizer: State of its optimizer.
-        row_mean: Mean of the training rows, `[D]`.
-        row_scale: Standard deviation of the training rows, `[D]`.
-        code_mean: Mean of the codes of the training rows, `[K]`.
-        code_scale: Standard deviation of the codes of the training rows, `[K]`.
-        loss: Mean squared error of normalized rows in the last training step, float32 `[]`.
+        optimizer: State of the optimizer.
+        row_mean: Mean of the training vectors, `[D]`.
+        row_scale: Standard deviation of the training vectors, `[D]`.
+        code_mean: Mean of the codes of the training vectors, `[K]`.
+        code_scale: Standard deviation of the codes of the training vectors, `[K]`.
+        loss: Mean squared reconstruction error of normalized vectors in the last gradient step,
+            float32 `[]`.
     """
 
     network: Autoencoder
@@ -65,9 +66,10 @@ def init_autoencoder(
     """Initialize an autoencoder.
 
     Args:
-        features: Number of features D of a row.
+        features: Number of features D of a vector.
         code_size: Number of dimensions K of a code.
-        hidden: Widths of the hidden layers of the encoder. The decoder has them in reverse order.
+        hidden: Widths of the hidden layers of the encoder. The decoder has the same widths in
+            reverse order.
         learning_rate: Learning rate of Adam.
         key: Random key.
 
@@ -87,14 +89,14 @@ def init_autoencoder(
 
 
 def encode_rows(state: AutoencoderState, rows: jax.Array) -> jax.Array:
-    """Return the codes of rows, normalized with the statistics of the training rows.
+    """Return the codes of feature vectors, normalized with the statistics of the training vectors.
 
     Args:
         state: Autoencoder.
-        rows: Rows `[N, D]`.
+        rows: Feature vectors `[N, D]`.
 
     Returns:
-        Codes, float32 `[N, K]`. Codes of the training rows have mean 0 and standard deviation 1.
+        Codes, float32 `[N, K]`. Codes of the training vectors have mean 0 and standard deviation 1.
     """
     return (_encode_unscaled(state, rows) - state.code_mean[None]) / state.code_scale[None]
 
@@ -112,15 +114,15 @@ def train_autoencoder(
 
     Args:
         state: Autoencoder.
-        rows: Rows `[N, D]`.
-        mask: Rows to train on, bool `[N]`.
+        rows: Feature vectors `[N, D]`.
+        mask: Whether to train on each vector, bool `[N]`.
         num_steps: Number of gradient steps, int32 `[]`. It may be 0.
-        batch_size: Number of rows per gradient step.
+        batch_size: Number of vectors per gradient step.
         learning_rate: Learning rate of Adam.
         key: Random key.
 
     Returns:
-        The trained autoencoder with the statistics of the masked rows.
+        The trained autoencoder with the statistics of the vectors where `mask` is true.
     """
     mean, scale = _mean_and_scale(rows, mask)
     state = state._replace(
@@ -158,7 +160,15 @@ def _encode_unscaled(state: AutoencoderState, rows: jax.Array) -> jax.Array:
 
 
 def _mean_and_scale(rows: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the mean and standard deviation of each feature over the masked rows `[N, D]`."""
+    """Return the mean and standard deviation of each feature, `[D]` each.
+
+    Args:
+        rows: Feature vectors `[N, D]`.
+        mask: Whether to include each vector, bool `[N]`.
+
+    Returns:
+        The mean, and the standard deviation, which is at least `MIN_SCALE`.
+    """
     number = jnp.maximum(jnp.sum(mask), 1)
     mean = jnp.sum(rows, axis=0, where=mask[:, None]) / number
     variance = jnp.sum((rows - mean[None]) ** 2, axis=0, where=mask[:, None]) / number

@@ -47,8 +47,8 @@ def squared_value_error(
         value: Values V, `[...]`.
         old: Values before the update, `[...]`.
         target: Value targets, `[...]`.
-        clip: Clipping range, or None. With a range, the result is the maximum of the loss of V and
-            the loss of V clipped to within `clip` of the old value.
+        clip: Clipping range, or None for the unclipped loss. With a range, the result is the
+            maximum of the loss of V and the loss of V clipped to within `clip` of `old`.
 
     Returns:
         The loss of each sample, `[...]`.
@@ -62,7 +62,8 @@ def squared_value_error(
 def estimate_kl(log_ratio: jax.Array) -> jax.Array:
     """Estimate KL(old || new) from samples of the old policy as (r - 1) - log r.
 
-    The estimate is unbiased and nonnegative.
+    r is the probability ratio new / old of each sample. The estimate has the shape of `log_ratio`
+    and is nonnegative. Its mean over samples is unbiased.
 
     References:
         Schulman 2020, Approximating KL divergence, estimator k3.
@@ -78,7 +79,7 @@ def masked_mean(
     axes: tuple[int, ...] | None = None,
     keepdims: bool = False,
 ) -> jax.Array:
-    """Return the mean over the samples where `mask` is true, or 0 without such samples.
+    """Return the mean over the samples where `mask` is true, or 0 if there are none.
 
     Args:
         x: Samples.
@@ -97,10 +98,9 @@ def masked_mean(
 def policy_mask(mask: jax.Array | None, acts: jax.Array | None) -> jax.Array | None:
     """Return a mask of the samples that contribute to the policy loss.
 
-    These are the samples of active agents that are not waiting for their turn. The action of a
-    waiting agent is forced, so its entropy, KL divergence and policy gradient are always 0 and
-    would dilute the means. Value losses include waiting agents, because returns propagate through
-    their steps.
+    They are the samples of active agents in their turn. The action of an agent that waits for its
+    turn is forced. Its entropy, KL divergence and policy gradient are always 0 and would dilute the
+    means. Value losses include waiting agents, because returns propagate through their steps.
 
     Args:
         mask: Samples of active agents, bool `[...]`, or None for all samples.
@@ -118,19 +118,19 @@ def masked_means(
     of_policy: jax.Array | None = None,
     values: tuple[str, ...] = (),
 ) -> dict[str, jax.Array]:
-    """Return the mean of each term.
+    """Return the mean of each loss term.
 
     All terms are reduced together, which costs as much as the reduction of a single term.
 
     Args:
-        terms: Arrays of equal shape by name.
-        mask: Samples to include, as in `masked_mean`, or None for all samples.
-        of_policy: Samples to include in all terms except `values`, as returned by `policy_mask`, or
-            None to use `mask` for all terms.
-        values: Names of the terms that use `mask` instead of `of_policy`.
+        terms: Arrays of equal shape, keyed by the name of the term.
+        mask: Samples to include in the terms named in `values`, bool, or None for all samples.
+        of_policy: Samples to include in all other terms, as returned by `policy_mask`. None uses
+            `mask` for all terms.
+        values: Names of the terms that use `mask`.
 
     Returns:
-        The means by name.
+        Scalar means, keyed by the name of the term.
     """
     stacked = jnp.stack(list(terms.values()))
     if of_policy is None or of_policy is mask:
@@ -170,11 +170,11 @@ def masked_mean_and_variance(
 
 
 def standardize(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """Return (x - mean x) / (std x + 1e-8) over the samples where `mask` is true.
+    """Return (x - mean x) / (std x + 1e-8), with statistics of the samples where `mask` is true.
 
     If the standard deviation is below the rounding error of float32, all samples are considered
-    equal and the result is 0. A single sample is returned unchanged, because its standardized
-    advantage would be 0 and remove the gradient.
+    equal and the result is 0. A single sample is returned unchanged, because its standardized value
+    would be 0, and so would the gradient of a policy loss with this advantage.
 
     Args:
         x: Samples, `[...]`.
@@ -208,12 +208,12 @@ def summarize_update(
         target: Value targets `[T, S]`.
         loss: Loss of the update.
         parameters: Network and other arrays that the next update uses.
-        prediction: Prediction of the target, `[T, S]`, such as Q(s, a). The default is the value in
-            the extras.
+        prediction: Prediction of the target, `[T, S]`, such as Q(s, a). None uses the values in the
+            extras.
 
     Returns:
-        The mean value, the mean reward and the explained variance of the value targets by name, and
-        the finite checks.
+        Dictionary with the mean value ("value"), the mean reward ("reward") and the explained
+        variance of the value targets ("explained_variance"), and the finite checks.
     """
     mask, value = rollout.mask, rollout.extras.value
     predicted = value if prediction is None else prediction

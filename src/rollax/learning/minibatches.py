@@ -1,15 +1,16 @@
 """Shuffled minibatches of sequences from trajectories `[T, S]`.
 
-The T steps of a stream are split into N = T / L sequences. Neighboring streams form groups. Each
-epoch shuffles the sequences within every group, and each minibatch takes the same share of every
-group. This has the following consequences:
+The T steps of a stream are split into N = T / L sequences of L steps. Up to 16 neighboring streams
+form a block, and the sequences of a block at the same time form a row. Neighboring blocks form
+groups. Each epoch shuffles the rows within every group, and each minibatch takes the same number of
+rows from every group. This has the following consequences:
 
 - Each sequence is used once per epoch, and every minibatch covers all groups.
 - Contiguous rows are copied instead of single samples.
 - All samples stay on the device of their environment.
 
-If each group has one sequence per minibatch and stream (16 streams or fewer in a block), the result
-is a full shuffle that is stratified by stream.
+If a group consists of one block, every minibatch contains the same number of sequences of every
+stream.
 """
 
 import math
@@ -24,9 +25,10 @@ from rollax.errors import suggest_divisors, suggest_multiples
 from rollax.scopes import profile_scope
 from rollax.types import PyTree
 
-# Number of neighboring streams that are moved together. They belong to different environments or
-# agents, so that their correlation is low, and moving them together saves most of the cost of
-# sorting and gathering. Blocks are small enough that at least 64 groups are shuffled independently.
+# Maximum number of neighboring streams in a block, which are moved together. They belong to
+# different environments or agents, so that their correlation is low, and moving them together saves
+# most of the cost of sorting and gathering. Blocks are small enough that at least 64 groups are
+# shuffled independently.
 MAX_BLOCK_SIZE = 16
 MIN_GROUPS = 64
 MAX_RANKED_ROWS = 128  # up to this number of rows, all-pairs comparison is used instead of sorting
@@ -45,16 +47,16 @@ class MinibatchConfig(Protocol):
 
 
 class MinibatchLayout(NamedTuple):
-    """Layout of a rollout `[T, S]` for minibatches.
+    """Layout of a rollout `[T, S]` for minibatches (see the module docstring).
 
-    S is groups x parts x block_size, and T is num_sequences x length.
+    S is groups * parts * block_size, and T is num_sequences * length.
 
     Attributes:
         num_sequences: Number of sequences per stream.
         length: Number of steps of a sequence.
-        groups: Number of groups of streams. Sequences are shuffled within each group.
+        groups: Number of groups of blocks. Rows are shuffled within each group.
         parts: Number of blocks per group.
-        block_size: Number of neighboring streams that are moved together.
+        block_size: Number of neighboring streams in a block, which are moved together.
         num_minibatches: Number of minibatches per epoch.
     """
 
@@ -67,7 +69,7 @@ class MinibatchLayout(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Number of rows that are shuffled within a group."""
+        """Number of rows per group. A row is one sequence of each stream of a block."""
         return self.num_sequences * self.parts
 
 
@@ -78,7 +80,7 @@ def make_layout(
     num_minibatches: int,
     pooled: bool = False,
 ) -> MinibatchLayout:
-    """Return the layout of rollouts for minibatches.
+    """Return the layout that divides rollouts into minibatches.
 
     >>> layout = make_layout(128, 2048, sequence_length=1, num_minibatches=32)
     >>> layout.groups, layout.rows, layout.block_size
@@ -89,8 +91,8 @@ def make_layout(
         num_streams: Number of streams S.
         sequence_length: Number of steps L of a sequence.
         num_minibatches: Number of minibatches per epoch.
-        pooled: Whether to put all sequences into a single group with blocks of one stream, for
-            sampling by priority.
+        pooled: Whether to put all sequences into a single group with blocks of one stream, as
+            prioritized sampling requires.
 
     Returns:
         The layout.
@@ -130,11 +132,12 @@ def to_rows(data: PyTree, layout: MinibatchLayout) -> Any:
     """Reshape `[T, S, ...]` or `[N, S, ...]` to `[rows, groups, length, block_size, ...]`.
 
     Args:
-        data: Pytree of arrays with one value per step (T) or per sequence (N).
+        data: Pytree of arrays with one value per step, `[T, S, ...]`, or one value per sequence,
+            `[N, S, ...]`.
         layout: Layout of the rollout.
 
     Returns:
-        The rows. `length` is 1 for arrays with one value per sequence.
+        The reshaped arrays. `length` is 1 for arrays with one value per sequence.
     """
 
     def convert(x: jax.Array) -> jax.Array:
@@ -152,7 +155,7 @@ def to_rows(data: PyTree, layout: MinibatchLayout) -> Any:
 def rank_columns(numbers: jax.Array) -> jax.Array:
     """Return the rank of each number within its column, int32 `[n, groups]`.
 
-    Equal numbers are ranked by their order, so the ranks of a column are a permutation. On CPUs,
+    Equal numbers are ranked by their index, so the ranks of a column are a permutation. On CPUs,
     the n^2 comparisons take at most a quarter of the time of sorting if n is small.
 
     Args:
@@ -171,14 +174,15 @@ def rank_columns(numbers: jax.Array) -> jax.Array:
 
 @profile_scope("shuffling")
 def shuffle_rows(key: jax.Array, layout: MinibatchLayout) -> jax.Array:
-    """Return a random order of the rows of each group, split into minibatches.
+    """Return a random permutation of the rows of each group, split into minibatches.
 
     Args:
         key: Random key.
         layout: Layout of the rollout.
 
     Returns:
-        Indices of rows, int32 `[num_minibatches, rows / num_minibatches, groups]`.
+        Row indices of each minibatch and group, int32 `[num_minibatches, rows / num_minibatches,
+        groups]`.
     """
     bits = jax.random.bits(key, (layout.rows * layout.groups,)).reshape(
         layout.rows, layout.groups
@@ -196,11 +200,11 @@ def gather_minibatch(data: PyTree, order: jax.Array) -> Any:
     """Gather one minibatch `[L, B, ...]`.
 
     Args:
-        data: Rows `[rows, groups, L, block_size, ...]`, as returned by `to_rows`.
-        order: Indices of the rows of each group, int32 `[rows / num_minibatches, groups]`.
+        data: Pytree of arrays `[rows, groups, L, block_size, ...]`, as returned by `to_rows`.
+        order: Row indices of the minibatch in each group, int32 `[rows / num_minibatches, groups]`.
 
     Returns:
-        The minibatch.
+        The minibatch, with B sequences of L steps.
     """
 
     def gather(x: jax.Array) -> jax.Array:
@@ -214,9 +218,9 @@ def gather_minibatch(data: PyTree, order: jax.Array) -> Any:
     return jax.tree.map(gather, data)
 
 
-# Whether each part of the network is trained, by name: "actor" and "critic".
+# Whether the actor and a separate critic are trained: bool [] for the keys "actor" and "critic".
 ActiveParts = dict[str, jax.Array]
-# (train, order, active) -> (train, metrics)
+# (training state, row indices of a minibatch, active parts) -> (training state, metrics)
 MinibatchFn = Callable[[Any, jax.Array, ActiveParts], tuple[Any, dict[str, jax.Array]]]
 
 
@@ -230,20 +234,23 @@ def run_epochs(
     target_kl: jax.Array | float,
     shuffle: Callable[[jax.Array, MinibatchLayout], jax.Array] = shuffle_rows,
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Run epochs of minibatches, and shuffle the rollout for each epoch.
+    """Update the training state on all minibatches of several epochs, and shuffle each epoch.
 
     The training of the policy stops before `actor_epochs` if the metric "approx_kl" of an epoch
     exceeds `target_kl`.
 
     Args:
-        minibatch: Update from one minibatch.
+        minibatch: Function `(learner, order, active)` that updates the training state from the
+            minibatch with the row indices `order`. It returns the training state and metrics,
+            including "approx_kl". `active` states whether the "actor" and the "critic" are trained.
         learner: Training state.
         layout: Layout of the rollout.
         key: Random key.
         actor_epochs: Maximum number of epochs of the policy.
         critic_epochs: Number of epochs of a separate critic, or 0 without a separate critic.
         target_kl: KL divergence above which the training of the policy stops.
-        shuffle: Function `(key, layout)` that returns the order of an epoch.
+        shuffle: Function `(key, layout)` that returns the row indices of an epoch, in the format of
+            `shuffle_rows`.
 
     Returns:
         The training state, and the means of the metrics over the last epoch. The metric "epochs" is

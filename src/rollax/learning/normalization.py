@@ -1,4 +1,4 @@
-"""Normalization with a running mean and variance that are part of the training state."""
+"""Normalization of observations and rewards by their running mean and variance."""
 
 import math
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class RoundingErrors(NamedTuple):
 class Moments(NamedTuple):
     """Running mean and population variance of samples, float32.
 
-    Each sum is stored in two parts: one float32, and the rounding error that is added with the next
+    Each running value is stored as a float32 and its rounding error, which is added with the next
     batch. A single float32 would drift over millions of updates, and `size` would stop growing at
     2^24 with batches of one sample or 2^30 with batches of 64. With its compensation, `size` is
     exact up to 2^48.
@@ -82,7 +82,7 @@ def update_moments(
         moments: Moments of the samples so far.
         batch: Samples with `axes` leading axes.
         axes: Number of leading axes.
-        mask: Samples that count, bool over the leading axes, or None for all samples.
+        mask: Samples to include, bool over the leading axes, or None for all samples.
 
     Returns:
         The updated moments.
@@ -183,26 +183,26 @@ def normalize(moments: Moments, sample: PyTree, clip: float = 10.0) -> Any:
 
 
 def add_normalization(network: Network, moments: Moments) -> Network:
-    """Return a network that normalizes its observations with `moments`."""
+    """Return `network` wrapped to normalize observations with `moments`."""
     return PreprocessedNetwork(network, jax.tree_util.Partial(normalize, moments))
 
 
 def discounted_returns(
     reward: Float[Array, " T"], ended: Bool[Array, " T"], initial: Float[Array, ""], gamma: Scalar
 ) -> tuple[Float[Array, ""], Float[Array, " T"]]:
-    """Compute g_t = gamma g_{t-1} + r_t, where g is 0 at the start of each episode.
+    """Compute g_t = gamma g_{t-1} + r_t, where g restarts from 0 at each episode.
 
-    Reward normalization divides by the standard deviation of g.
+    Reward normalization divides rewards by the standard deviation of g.
 
     Args:
         reward: Rewards `[T]`.
         ended: Whether the step ended an episode, bool `[T]`.
-        initial: Value of g after the previous rollout.
+        initial: Value of g before the first step, from the previous rollout.
         gamma: Discount factor.
 
     Returns:
-        The value of g to start the next rollout with, and g of each step, `[T]`. The former is 0 if
-        the last step ended an episode.
+        The value `initial` of the next rollout, which is 0 if the last step ended an episode, and
+        g of each step, `[T]`.
     """
 
     def forward(

@@ -1,8 +1,8 @@
 """Random network distillation: intrinsic rewards for novel observations, and their critic.
 
-A predictor learns the outputs of a random network for the observations of the policy. Its error is
-large for rare observations. Citations refer to sections, because the paper does not number its
-equations.
+A predictor learns the outputs of a random network for the observations of the policy. The error of
+the predictor is large for rare observations. Citations refer to sections, because the paper does
+not number its equations.
 
 References:
     Burda et al. 2018, arXiv:1810.12894.
@@ -39,7 +39,7 @@ class NoveltyNetwork(eqx.Module):
 
 
 class NoveltyState(NamedTuple):
-    """Networks and statistics of random network distillation. All leaves are arrays.
+    """Networks, optimizer state and statistics of random network distillation.
 
     Attributes:
         target: Random network that is not trained.
@@ -65,7 +65,7 @@ class NoveltyBatch(NamedTuple):
         obs: Observations before each step.
         next_obs: Observations after each step.
         target: Intrinsic value targets.
-        mask: Samples that count, bool, or None for all samples.
+        mask: Samples of active agents, bool, or None for all samples.
     """
 
     obs: Any
@@ -101,9 +101,9 @@ class NoveltyConfig(Protocol):
 
 
 def init_novelty(space: Space, config: NoveltyConfig, key: jax.Array) -> NoveltyState:
-    """Initialize the networks and statistics of novelty.
+    """Initialize the target, the predictor, the intrinsic critic and their statistics.
 
-    The predictor has two more layers than the target.
+    The predictor has two more hidden layers than the target.
 
     Args:
         space: Observation space.
@@ -147,9 +147,9 @@ def intrinsic_value(novelty: NoveltyState, obs: Observation) -> jax.Array:
 
 
 def _normalize_observation(novelty: NoveltyState, obs: Observation) -> Any:
-    """Normalize boxes of an observation, including images, by their moments (section 2.4).
+    """Normalize values of `Box` spaces, including images, by their moments (section 2.4).
 
-    Other spaces, such as grids of symbols, are unchanged.
+    Values of other spaces, such as grids of symbols, are unchanged.
     """
     return normalization.normalize(
         novelty.observations,
@@ -159,16 +159,16 @@ def _normalize_observation(novelty: NoveltyState, obs: Observation) -> Any:
 
 
 def _convert_boxes_to_float(space: Space, obs: Observation) -> Any:
-    """Convert boxes to float32. Other spaces, such as grids of symbols, are unchanged."""
+    """Convert values of `Box` spaces to float32. Values of other spaces are unchanged."""
     if isinstance(space, Dict):
         return obs | {name: _convert_boxes_to_float(part, obs[name]) for name, part in space.items}
     return obs.astype(jnp.float32) if isinstance(space, Box) else obs
 
 
 def _normalized_space(space: Space) -> Space:
-    """Return the space of normalized observations, where all boxes are float32.
+    """Return the space of normalized observations, where every `Box` has dtype float32.
 
-    Networks scale boxes of bytes, which normalized observations do not need.
+    Encoders divide values of 8-bit boxes by 255, which would be wrong for normalized values.
     """
     if isinstance(space, Dict):
         return Dict(
@@ -204,12 +204,13 @@ def estimate_intrinsic_advantages(
         rollout: Rollout `[T, S]`.
         last_obs: First observations of the next rollout, `[S, ...]`.
         discounted_return: Discounted intrinsic returns before the rollout, `[S]`.
-        agent_done: Whether an agent has finished its current episode after the rollout while the
+        agent_done: Whether the agent has terminated or been truncated after the rollout while the
             episode of its environment continues, bool `[S]`. None if agents never end early.
 
     Returns:
         The networks and updated statistics, advantages `[T, S]`, value targets `[T, S]`, discounted
-        intrinsic returns after the rollout `[S]`, and metrics by name.
+        intrinsic returns after the rollout `[S]`, and the mean "intrinsic_reward",
+        "intrinsic_value" and "novelty" (prediction error), keyed by name.
     """
     observations = normalization.update_moments(
         novelty.observations, rollout.next_obs, axes=2, mask=rollout.mask
@@ -248,14 +249,14 @@ def _mask_waiting_values(
 ) -> tuple[jax.Array, jax.Array]:
     """Set the values of agents that wait for their next episode to 0.
 
-    The value after the last step of an agent is the value of the first observation of its next
-    episode. If that episode begins in a later rollout, the value before the last step of
-    the agent is used instead.
+    An agent waits after it has terminated or been truncated, until the episode of its environment
+    ends. The value after its last step is then the value of the first observation of its next
+    episode. If that episode begins in a later rollout, the value before its last step is used.
 
     Args:
         values: Values before each step, `[T, S]`.
         following: Values after each step, `[T, S]`.
-        mask: Whether an agent acts in a step, bool `[T, S]`. It is false for waiting agents.
+        mask: Whether an agent is active in a step, bool `[T, S]`. It is false for waiting agents.
         agent_done: Whether an agent waits after the rollout, bool `[S]`.
 
     Returns:
@@ -279,10 +280,11 @@ def learn_novelty(
     layout: minibatches.MinibatchLayout,
     key: jax.Array,
 ) -> tuple[NoveltyState, dict[str, jax.Array]]:
-    """Train the predictor on a random share of the samples, and the critic on all samples.
+    """Train the predictor on a random fraction of the samples, and the critic on all samples.
 
     Args:
-        config: Settings with `num_epochs`, `predictor_share` and `value_coefficient`.
+        config: Settings with `num_epochs`, `predictor_share`, `value_coefficient` and the settings
+            of the optimizer.
         novelty: Networks and statistics.
         rollout: Rollout `[T, S]`.
         target: Intrinsic value targets `[T, S]`.
@@ -290,7 +292,8 @@ def learn_novelty(
         key: Random key.
 
     Returns:
-        The networks and statistics after training, and the mean losses by name.
+        The networks and statistics after training, and the mean "predictor_loss" and
+        "intrinsic_value_loss", keyed by name.
     """
     rows = minibatches.to_rows(
         NoveltyBatch(rollout.obs, rollout.next_obs, target, rollout.mask), layout

@@ -1,6 +1,7 @@
 """Prioritized sampling of sequences from a rollout, with replacement.
 
-Every sequence of every stream is a row. All rows form a single group (`make_layout(pooled=True)`).
+Layouts are pooled (`make_layout(pooled=True)`): every sequence of every stream is one row, and all
+rows form a single group.
 
 References:
     Schaul et al. 2016, arXiv:1511.05952.
@@ -15,14 +16,14 @@ from rollax.learning.minibatches import MinibatchLayout, to_rows
 def trajectory_priorities(
     advantage: jax.Array, mask: jax.Array | None, layout: MinibatchLayout
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the priority and the number of samples of each row, `[rows]` each.
+    """Return the priority and the number of active samples of each sequence, `[rows]` each.
 
-    The priority of a row is the sum of |A| over its samples plus 1e-6. Rows without samples have
-    priority 0.
+    The priority of a sequence is the sum of |A| over its active samples plus 1e-6. Sequences
+    without active samples have priority 0.
 
     Args:
         advantage: Advantages A, `[T, S]`.
-        mask: Samples that count, bool `[T, S]`, or None for all samples.
+        mask: Samples of active agents, bool `[T, S]`, or None for all samples.
         layout: Pooled layout of the rollout.
     """
     counts = jnp.ones_like(advantage, bool) if mask is None else mask
@@ -37,28 +38,29 @@ def trajectory_priorities(
 def sample_rows(
     priority: jax.Array, exponent: jax.Array | float, key: jax.Array, layout: MinibatchLayout
 ) -> jax.Array:
-    """Sample rows with replacement, with probabilities proportional to `priority^exponent`.
+    """Sample sequences with replacement, with probabilities proportional to `priority^exponent`.
 
-    It replaces `minibatches.shuffle_rows` in `minibatches.run_epochs`.
+    With its first two arguments bound, this function can be the argument `shuffle` of
+    `minibatches.run_epochs`.
 
     Args:
-        priority: Priorities `[rows]`. Rows with priority 0 are only sampled if all priorities are
-            0.
+        priority: Priorities `[rows]`. Sequences with priority 0 are only sampled if all priorities
+            are 0.
         exponent: Exponent of the priorities.
         key: Random key.
         layout: Pooled layout of the rollout.
 
     Returns:
-        Indices of rows, int32 `[num_minibatches, rows / num_minibatches, 1]`.
+        Row indices of each minibatch, int32 `[num_minibatches, rows / num_minibatches, 1]`.
     """
     draws = jax.random.categorical(key, log_probabilities(priority, exponent), shape=(layout.rows,))
     return draws.reshape(layout.num_minibatches, -1, 1)
 
 
 def log_probabilities(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
-    """Return the log-probabilities with which `sample_rows` samples each row, `[rows]`.
+    """Return the log-probability with which `sample_rows` samples each sequence, `[rows]`.
 
-    They are finite, also for priorities of 0.
+    All log-probabilities are finite. That of a priority of 0 is about -1e9.
     """
     positive = priority > 0
     return jax.nn.log_softmax(
@@ -69,17 +71,19 @@ def log_probabilities(priority: jax.Array, exponent: jax.Array | float) -> jax.A
 def importance_weights(
     priority: jax.Array, exponent: jax.Array | float, beta: jax.Array | float, size: jax.Array
 ) -> jax.Array:
-    """Return importance weights proportional to P^-beta for rows from `sample_rows`, `[rows]`.
+    """Return importance weights proportional to P^-beta for `sample_rows`, float `[rows]`.
 
-    The weights are scaled so that the expected weight of a sample is 1. With `beta` = 1, the
-    expected loss is therefore the mean loss of all samples. The paper divides by the largest weight
-    instead, which lets the row with the lowest priority determine the scale of the loss.
+    P is the probability with which `sample_rows` samples a sequence. The weights are scaled so that
+    the expected weight of a sample is 1. With `beta` = 1, the expected loss is therefore the mean
+    loss of all samples. The paper divides by the largest weight instead, which lets the sequence
+    with the lowest priority determine the scale of the loss.
 
     Args:
         priority: Priorities `[rows]`.
         exponent: Exponent of the priorities.
         beta: Exponent of the importance weights.
-        size: Number of samples of each row, `[rows]`. Rows without samples have weight 0.
+        size: Number of active samples of each sequence, `[rows]`. Sequences without active samples
+            have weight 0.
 
     References:
         Schaul et al. 2016, section 3.4.

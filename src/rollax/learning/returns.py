@@ -79,11 +79,12 @@ def vmap_over_streams(function: Callable[..., PyTree], shared: int) -> Callable[
     """Vectorize a function of one trajectory `[T]` over streams.
 
     Args:
-        function: Function of one trajectory.
-        shared: Number of trailing arguments that are shared by all streams.
+        function: Function of arrays `[T]`, followed by `shared` arguments that are equal for all
+            streams.
+        shared: Number of trailing arguments that all streams share, such as `gamma`.
 
     Returns:
-        Function of arrays `[T, S]`.
+        Function of arrays `[T, S]`, followed by the shared arguments. Its results are `[T, S]`.
     """
 
     def batched(*arguments: PyTree) -> Any:
@@ -98,14 +99,15 @@ def add_values(network: Network, rollout: Experience, num_parts: int = 1) -> Exp
     """Return the rollout with the value of each observation in its extras.
 
     Networks with memory compute values while acting, and their rollout is returned unchanged. For
-    other networks, values are computed here in batches of several steps, because larger matrix
-    products are faster. With as many batches as minibatches, this needs no more memory than
+    networks without memory, values are computed here in batches of several steps, because larger
+    matrix products are faster. With as many batches as minibatches, this needs no more memory than
     learning.
 
     Args:
         network: `Network` that acted.
         rollout: Rollout `[T, S]`.
-        num_parts: Number of batches. If it does not divide T, the greatest common divisor is used.
+        num_parts: Number of batches. If it does not divide T, the greatest common divisor of
+            `num_parts` and T is used.
     """
     if rollout.extras.value is not None:
         return rollout
@@ -129,18 +131,19 @@ def compute_next_values(
 ) -> jax.Array:
     """Compute the value of the observation after each step of a rollout, `[T, S]`.
 
-    Within an episode, this is the value of the observation before the next step. Only the last step
-    and truncated steps are evaluated with the network. There are few truncated steps, so they are
-    gathered and evaluated in batches of size S, usually in a single batch.
+    Within an episode, this is the value of the observation before the next step. Only the
+    observations after the last step and after truncated steps are evaluated with the network. There
+    are few truncated steps, so they are gathered and evaluated in batches of size S, usually in a
+    single batch.
 
     Args:
-        network: Network with a value.
+        network: Network whose output has the field `value`.
         rollout: Rollout `[T, S]`.
         value: Values of the observations before each step, `[T, S]`.
         carry: Memory of the network after the last step, `[S, ...]`.
 
     Returns:
-        The values. The value after a termination is arbitrary.
+        The values. Values after a termination are arbitrary, because targets do not use them.
     """
 
     def values(

@@ -34,8 +34,9 @@ class TrainState(NamedTuple):
 
     Attributes:
         network: Network.
-        optimizer: Optimizer states by part of the network: "actor", and "critic" if it is separate.
-        observations: Moments of observations, or None if they are not normalized.
+        optimizer: Optimizer states, keyed by "actor" and, if the critic is separate, "critic" (see
+            `split_network`).
+        observations: Moments of observations, or None if observations are not normalized.
         returns: Moments of discounted returns, or None if rewards are not normalized.
         values: Moments of value targets, or None if values are not normalized.
     """
@@ -127,7 +128,7 @@ def init_train_state(
 
     Args:
         network: Network.
-        optimizers: Optimizers by part of the network.
+        optimizers: Optimizers, keyed by "actor" and, for a separate critic, "critic".
         obs: One observation, which determines the structure and shapes of the moments.
         config: Settings with `normalize_observations` and `normalize_rewards`.
     """
@@ -143,16 +144,18 @@ def init_actor_critic(
     obs: Observation,
     config: ValueNormalizationConfig,
 ) -> TrainState:
-    """Return the training state before the first update, with moments of value targets if enabled.
+    """Return the training state of an actor-critic before the first update.
+
+    It has moments of value targets if `config.normalize_values` is set.
 
     Args:
         network: Network.
-        optimizers: Optimizers by part of the network.
+        optimizers: Optimizers, keyed by "actor" and, for a separate critic, "critic".
         obs: One observation, which determines the structure and shapes of the moments.
         config: Settings with `normalize_observations`, `normalize_rewards` and `normalize_values`.
 
     Raises:
-        UsageError: If `normalize_values` is on and the network has no `ValueHead`.
+        UsageError: If `normalize_values` is true and the network has no `ValueHead`.
     """
     train = init_train_state(network, optimizers, obs, config)
     if not config.normalize_values:
@@ -178,7 +181,7 @@ def add_normalization(
     """Return a network that normalizes observations and returns values in units of return.
 
     Args:
-        network: Network with normalized inputs and values.
+        network: Network that takes normalized observations and returns normalized values.
         observations: Moments of observations, or None to leave observations unchanged.
         values: Moments of value targets, or None to leave values unchanged.
     """
@@ -193,10 +196,17 @@ def sample_action_with_extras(
 ) -> tuple[Any, Any, ActorCriticExtras]:
     """Sample the action of an actor-critic in one step of one stream.
 
+    Args:
+        train: Network and statistics.
+        carry: Memory before the step.
+        obs: Observation.
+        reset: Whether the observation is the first of an episode, bool `[]`.
+        key: Random key of the action.
+
     Returns:
         The memory after the step, the action, and the extras for learning. The value in the extras
-        is None for networks without memory, because `returns.add_values` computes it in larger
-        batches.
+        is None for networks without memory, because `returns.add_values` later computes it in
+        larger batches.
     """
     network = add_normalization(train.network, train.observations, train.values)
     carry, action, extras = sample_action(network, carry, obs, reset, key)
@@ -211,7 +221,7 @@ def select_action(
     obs: Observation,
     key: jax.Array,
 ) -> tuple[Any, Any]:
-    """Sample an action in one step within an episode, or return the mode of the policy.
+    """Choose the action of one stream in evaluation: the mode of the policy, or a sample.
 
     Args:
         config: Unused. All algorithms share this signature.
@@ -233,7 +243,7 @@ def select_action(
 def scale_rewards(
     train: TrainState, rollout: Experience, discounted_return: jax.Array, gamma: jax.Array | float
 ) -> tuple[TrainState, jax.Array, jax.Array]:
-    """Scale the rewards of a rollout, if rewards are normalized.
+    """Scale the rewards of a rollout. If rewards are not normalized, return them unchanged.
 
     Args:
         train: Training state.
@@ -256,9 +266,9 @@ def scale_rewards(
 
 
 def value_mean_and_std(values: normalization.Moments | None) -> tuple[Any, Any]:
-    """Return the mean and standard deviation of value targets, or 0 and 1 without moments.
+    """Return the mean and standard deviation of value targets. Without moments, return 0 and 1.
 
-    The standard deviation is clipped to between 1e-4 and 1e6.
+    The standard deviation is clipped to the range from 1e-4 to 1e6.
     """
     return (
         (0.0, 1.0)
@@ -273,15 +283,15 @@ def update_value_statistics(
 ) -> TrainState:
     """Update the moments of value targets, and rescale the value head to preserve all values.
 
-    Without moments of value targets, the training state is unchanged.
+    If values are not normalized, the training state is unchanged.
 
     Args:
         train: Training state.
         target: Value targets `[T, S]`.
-        mask: Samples that count, bool `[T, S]`, or None for all samples.
+        mask: Samples of active agents, bool `[T, S]`, or None for all samples.
 
     Returns:
-        The train state with updated moments and network.
+        The training state with updated moments and network.
     """
     if train.values is None:
         return train
@@ -332,11 +342,14 @@ def linear_schedule(
 def make_optimizers(
     config: OptimizerConfig, progress: jax.Array | float
 ) -> dict[str, optax.GradientTransformation]:
-    """Build the optimizers of an actor-critic, by part of the network.
+    """Build the optimizers of an actor-critic, with learning rates at the current progress.
 
     Args:
         config: Settings with learning rates, `adam_epsilon` and `max_grad_norm`.
-        progress: Progress of training between 0 and 1.
+        progress: Completed fraction of training, from 0 to 1.
+
+    Returns:
+        Optimizers, keyed by "actor" and "critic".
     """
     critic_rate = jnp.where(
         config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate
@@ -353,20 +366,19 @@ def make_optimizers(
 
 
 def num_part_epochs(config: EpochConfig, train: TrainState) -> tuple[int, int]:
-    """Return the number of epochs of the policy and of the critic.
-
-    The latter is 0 without a separate critic.
-    """
+    """Return the number of epochs of the policy and of the critic (0 without a separate critic)."""
     return config.num_epochs, (
         config.critic_epochs or config.num_epochs
     ) if "critic" in train.optimizer else 0
 
 
 def split_network(network: Parameters) -> NetworkParts:
-    """Split a network into parts with separate optimizers.
+    """Split a network into two pytrees with separate optimizers, "actor" and "critic".
 
-    The part "critic" is the field `critic` of the network and is absent if the field has no arrays.
-    The part "actor" contains all other fields.
+    Returns:
+        Dictionary of pytrees with the structure of the network. "critic" holds the arrays of the
+        field `critic` of the network and is absent if there are none. "actor" holds the arrays of
+        all other fields. The remaining leaves of both are None.
     """
 
     def is_critic(path: jax.tree_util.KeyPath, _: Leaf) -> bool:
@@ -385,7 +397,7 @@ def split_network(network: Parameters) -> NetworkParts:
 def apply_gradients(
     optimizer: optax.GradientTransformation, state: State, part: Parameters, gradient: Parameters
 ) -> tuple[Any, Any]:
-    """Apply one optimizer step.
+    """Update parameters and optimizer state by one optimizer step.
 
     Args:
         optimizer: Optimizer.
@@ -407,16 +419,17 @@ def update_parameters(
     gradient: Parameters,
     active: dict[str, jax.Array],
 ) -> TrainState:
-    """Apply one optimizer step to each active part of the network. Inactive parts are unchanged.
+    """Apply one optimizer step to the active components of the network, "actor" and "critic".
 
     Args:
         train: Training state.
-        optimizers: Optimizers by part of the network.
+        optimizers: Optimizers, keyed by component.
         gradient: Gradient of the loss with respect to the network.
-        active: Whether each part is active by name, bool `[]`.
+        active: Whether to update each component, bool `[]`, keyed by component. Parameters and
+            optimizer states of inactive components are unchanged.
 
     Returns:
-        The train state after the step.
+        The training state after the step.
     """
     gradients, parts, states = split_network(gradient), {}, {}
     for name, part in split_network(train.network).items():

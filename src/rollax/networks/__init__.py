@@ -1,4 +1,4 @@
-"""Networks, their protocol (`network`), layers (`layers`) and adapters (`interop`)."""
+"""Networks, the protocol `network.Network`, layers, and adapters for other libraries (`interop`)."""
 
 from rollax.networks.actor_critic import ActorCritic, NetworkConfig, TwoHeads, actor_critic
 from rollax.networks.network import ActorCriticOutput, Network, PreprocessedNetwork, StepwiseNetwork

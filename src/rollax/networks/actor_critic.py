@@ -107,7 +107,7 @@ def make_policy_head(
     Args:
         environment: Environment with the action space.
         config: Architecture of the network.
-        inputs: Number of features.
+        inputs: Number of input features of the head.
         key: Random key of the weights.
 
     Returns:
@@ -135,7 +135,7 @@ def make_policy_head(
 def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array) -> Any:
     """Return an actor-critic network with orthogonal weights for the spaces of an environment.
 
-    The part "global_state" of an observation is an input of the critic only.
+    The entry "global_state" of a dictionary observation is an input of the critic only.
 
     Args:
         environment: Environment with the spaces.
@@ -146,8 +146,8 @@ def actor_critic(environment: Environment, config: NetworkConfig, key: jax.Array
         A `Tower` with two heads if `config.shared`, otherwise an `ActorCritic`.
 
     Raises:
-        ValueError: If a size is below 1, if a shared network would receive a "global_state", or if
-            no policy head exists for the action space.
+        ValueError: If a size is below 1, if `config.shared` is true and observations have a
+            "global_state", or if no policy head exists for the action space.
         UsageError: If `config` is not a NetworkConfig, or the settings of the core are not valid.
     """
     _check_sizes(config)

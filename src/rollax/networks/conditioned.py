@@ -1,7 +1,8 @@
 """Policies and critics conditioned on a behavior descriptor: pi(s | d) and Q(s, a | d).
 
-The method is from Faldor et al. 2024, arXiv:2401.08632. The policy adds the projected descriptor to
-the bias of its first dense layer. With a fixed descriptor it is therefore an ordinary policy.
+The method is from Faldor et al. 2024, arXiv:2401.08632. The policy adds a linear function of the
+descriptor to the bias of its first dense layer. For a fixed descriptor, it is therefore equal to an
+unconditioned policy with another bias.
 """
 
 import math
@@ -25,10 +26,15 @@ from rollax.spaces import check_bounded_box
 
 
 class ConditionedActor(eqx.Module):
-    """Policy pi(s | d) whose first dense layer has the bias b + d V."""
+    """Policy pi(s | d) with the bias b + d V in its first dense layer, where V is learned.
 
-    policy: Actor  # includes the bias b
-    weight: jax.Array  # V, [K, outputs of the first layer]
+    Attributes:
+        policy: Policy that includes the bias b.
+        weight: Weights V, `[K, outputs of the first layer]`.
+    """
+
+    policy: Actor
+    weight: jax.Array
 
     def with_descriptor(self, descriptor: jax.Array) -> Actor:
         """Return the policy pi(. | d) for a descriptor d `[K]`."""
@@ -85,7 +91,7 @@ def make_conditioned_actor_critics(
 
 
 def first_layer(policy: Actor) -> Linear:
-    """Return the first dense layer after the encoder."""
+    """Return the first dense layer after the encoder. Without hidden layers, it is in the head."""
     return policy.dense.layers[0] if policy.dense.layers else policy.head.layer
 
 

@@ -1,4 +1,4 @@
-"""Networks for continuous actions: a policy and separate critics Q(s, a)."""
+"""Networks for continuous actions: a policy and critics Q(s, a) without shared parameters."""
 
 import dataclasses
 import functools
@@ -56,7 +56,7 @@ class Actor(eqx.Module):
 
 
 class TanhHead(eqx.Module):
-    """Head that returns an action in [-1, 1]. Dimensions that "action_mask" forbids are 0."""
+    """Head that returns an action in [-1, 1]. Dimensions that the "action_mask" forbids are 0."""
 
     layer: Linear
     shape: tuple[int, ...] = eqx.field(static=True)
@@ -68,8 +68,8 @@ class TanhHead(eqx.Module):
 class TanhGaussianHead(eqx.Module):
     """Head that returns a squashed normal distribution with state-dependent mean and std.
 
-    Actions are in [-1, 1]. Dimensions that the "action_mask" forbids do not contribute to density
-    and entropy, and their action is 0.
+    Actions are in [-1, 1]. Action dimensions that the "action_mask" forbids are 0 and do not
+    contribute to log-density and entropy.
     """
 
     layer: Linear
@@ -198,10 +198,10 @@ class CriticsConfig(EncoderConfig, Protocol):
 def make_critics(
     environment: Environment, config: CriticsConfig, size: int, key: jax.Array
 ) -> tuple[ContinuousCritic, ...]:
-    """Return critics whose inputs are an observation and `size` other numbers, such as an action.
+    """Return critics of an observation and `size` other numbers, such as a flattened action.
 
     Args:
-        environment: The environment.
+        environment: Environment with the observation space.
         config: Architecture of the critics.
         size: Number of inputs in addition to the observation.
         key: Random key of the weights.
@@ -229,12 +229,12 @@ def make_actor(
     encoder_key: jax.Array,
     dense_key: jax.Array,
 ) -> Actor:
-    """Return a policy of an encoder, dense layers and a head.
+    """Return a policy that consists of an encoder, dense layers and a head.
 
     Args:
-        environment: Environment with the observations.
+        environment: Environment with the observation space.
         config: Settings of the encoder and of the dense layers.
-        make_head: Function from the number of features to the head.
+        make_head: Function from the number of input features to the head.
         encoder_key: Random key of the encoder.
         dense_key: Random key of the dense layers.
     """
@@ -246,15 +246,16 @@ def make_actor(
 def make_encoder(
     environment: Environment, config: EncoderConfig, key: jax.Array
 ) -> tuple[layers.Encoder, int]:
-    """Return an encoder without dense layers and its number of features.
+    """Return an encoder without dense layers and the number of its output features.
 
     Args:
-        environment: The environment.
+        environment: Environment with the observation space.
         config: Architecture of the network.
         key: Random key of the weights.
 
     Returns:
-        The encoder and the number of features.
+        The encoder, which ignores the entry "global_state" of observations, and the number of its
+        output features.
 
     Raises:
         UsageError: If a size in the config is below 1.
@@ -273,7 +274,7 @@ def make_encoder(
 
 
 def _actor_observation_space(space: Space) -> Space:
-    """Remove the parts that only critics may observe from an observation space."""
+    """Return an observation space without the entry "global_state", which only critics observe."""
     unseen = layers.critic_only_parts(space)
     return (
         Dict({name: part for name, part in space.items if name not in unseen})
@@ -285,7 +286,7 @@ def _actor_observation_space(space: Space) -> Space:
 def critic_values(
     critic: tuple[CriticFn, ...], obs: Observation, action: jax.Array
 ) -> list[jax.Array]:
-    """Return the values `[B]` of a batch for each critic, as a list."""
+    """Return the values `[B]` of a batch of observations and actions for each critic, as a list."""
     return [jax.vmap(network)(obs, action) for network in critic]
 
 
@@ -302,12 +303,12 @@ def sample_actions(
     obs: Observation,
     noise: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Sample actions with given noise and compute their log-densities.
+    """Sample one action per observation from given noise, and compute its log-density.
 
     Args:
         actor: Stochastic policy.
         obs: Observations `[B, ...]`.
-        noise: Standard normal noise `[B, ...]`.
+        noise: Standard normal noise with the shape of the actions, `[B, ...]`.
 
     Returns:
         Actions `[B, ...]` in [-1, 1], and log-densities `[B]`.
@@ -329,7 +330,7 @@ def num_action_dimensions(action: jax.Array, obs: Observation) -> jax.Array:
 
 
 def get_action_mask(obs: Observation) -> jax.Array | None:
-    """Return the "action_mask" of an observation as bool, or None without this part."""
+    """Return the entry "action_mask" of an observation as bool, or None if there is none."""
     obs = obs.observation if isinstance(obs, ConditionedObservation) else obs
     return (
         obs["action_mask"].astype(bool) if isinstance(obs, dict) and "action_mask" in obs else None
@@ -337,5 +338,5 @@ def get_action_mask(obs: Observation) -> jax.Array | None:
 
 
 def raw_action_from_noise(policy: distributions.SquashedGaussian, noise: jax.Array) -> jax.Array:
-    """Return the raw action mean + std noise for standard normal noise."""
+    """Return the action before squashing, mean + std * noise, for standard normal noise."""
     return policy.base.mean + jnp.exp(policy.base.log_std) * noise

@@ -1,9 +1,9 @@
 """Distributions over actions: categorical, Gaussian, and Gaussians squashed into boxes and balls.
 
-A sample u is the action before squashing or clipping. `action(u)` is the action for the
-environment, and `log_prob(u)` is its log-density. For a clipped Gaussian, `log_prob(u)` is the
-log-density of u. Squashing is therefore never inverted, and the importance ratio of an unchanged
-policy is exactly 1 even for saturated actions.
+A sample u, the raw action, is the action before squashing or clipping. `action(u)` is the action
+for the environment, and `log_prob(u)` is the log-density of `action(u)`, or of u for a clipped
+Gaussian. Squashing is therefore never inverted, and the importance ratio of an unchanged policy is
+exactly 1 even for saturated actions.
 
 Categorical and Gaussian densities are implemented here because distreqx 0.0.3 samples categories as
 8-bit integers (wrong beyond 127 actions) and has neither masks nor the entropy of a squashed
@@ -27,7 +27,7 @@ ILLEGAL_LOGIT = -1e9
 
 @runtime_checkable
 class Distribution(Protocol):
-    """Distribution over the actions for one observation. It is a pytree that `vmap` can batch.
+    """Distribution over the actions for one observation, a pytree that `vmap` can batch.
 
     `sample` and `mode` return the raw action u. `log_prob(u)` `[]` and `entropy()` `[]` are in
     nats. `action(u)` returns the action for the environment.
@@ -41,9 +41,9 @@ class Distribution(Protocol):
 
 
 class Categorical(eqx.Module):
-    """One categorical variable (`logits` `[n]`) or several independent ones (`[k, n]`).
+    """One categorical variable (`logits` `[n]`) or k independent categorical variables (`[k, n]`).
 
-    Variables with fewer than n choices are padded with `ILLEGAL_LOGIT`.
+    The logits of variables with fewer than n choices are padded with `ILLEGAL_LOGIT`.
     """
 
     logits: Float[Array, "*k n"]
@@ -77,15 +77,15 @@ def masked_categorical(logits: Float[Array, "*k n"], legal: Bool[Array, "*k n"])
 
 
 def valid_choices_mask(space: MultiDiscrete) -> np.ndarray:
-    """Return a mask `[k, max n]` of the valid choices of a multi-discrete space."""
+    """Return a mask of the valid choices of a multi-discrete space, bool `[k, max(sizes)]`."""
     return np.arange(max(space.sizes)) < np.asarray(space.sizes)[:, None]
 
 
 class Gaussian(eqx.Module):
     """Independent normal variables u ~ N(mean, std^2) with the action clip(u, low, high).
 
-    Log-density and entropy refer to u. They exclude dimensions where `legal` is false, and the
-    action of these dimensions is 0.
+    Log-density and entropy are those of u. They exclude dimensions where `legal` is false, and the
+    action is 0 in these dimensions.
     """
 
     mean: Float[Array, "*shape"]
@@ -126,7 +126,7 @@ class Gaussian(eqx.Module):
 
 # Nodes and weights for E[f(x)], x ~ N(0, 1), exact for polynomials of degree 63. For log(1 -
 # tanh^2), the error is below 1e-4 up to a standard deviation of 1.6, 2e-3 at 2.7, and 0.1 at 7.4,
-# the largest that a head can output.
+# the largest standard deviation that `critics.TanhGaussianHead` can output.
 _HERMITE_NODES, _HERMITE_WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
 _HERMITE_WEIGHTS = _HERMITE_WEIGHTS / _HERMITE_WEIGHTS.sum()
 
@@ -145,7 +145,7 @@ def _expected_log_tanh_derivative(mean: jax.Array, log_std: jax.Array) -> jax.Ar
 class SquashedGaussian(eqx.Module):
     """Independent normal variables u squashed by tanh: a = center + half_width tanh(u).
 
-    Log-density and entropy refer to the action a:
+    Log-density and entropy are those of the action a:
 
         log pi(a) = log N(u) - sum_i log (half_width_i (1 - tanh(u_i)^2))
         H(a)      = H(u) + sum_i E[log (half_width_i (1 - tanh(u_i)^2))]
@@ -197,9 +197,9 @@ _NUM_AXIAL_NODES, _NUM_RADIAL_NODES = 14, 6
 
 
 def _chi_square_quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return quadrature nodes and weights for a chi-square variable with `size - 1` dof.
+    """Return quadrature nodes and weights for chi-square with `size - 1` degrees of freedom.
 
-    Both have the shape `[_NUM_RADIAL_NODES]`. For `size` 1, the only node is 0.
+    Both have the shape `[_NUM_RADIAL_NODES]`, or `[1]` with the node 0 if `size` is 1.
     """
     if size == 1:
         return np.zeros(1), np.ones(1)
@@ -212,10 +212,11 @@ def _chi_square_quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
 class RadiallySquashedGaussian(eqx.Module):
     """Isotropic normal variable u ~ N(mean, std^2 I) squashed into a ball: a = R tanh(|u|) u / |u|.
 
-    Unlike squashing each coordinate, the map preserves directions. Density and entropy refer to a,
-    with r = |u| and the determinant |da / du| = R sech(r)^2 (R tanh(r) / r)^(d - 1) of the radial
-    and the d - 1 tangential directions. The expectation in the entropy is computed by quadrature
-    over the radial and one tangential coordinate, which is deterministic and differentiable.
+    Unlike squashing each coordinate, the map preserves directions. Log-density and entropy are
+    those of a. With r = |u| in d dimensions, the determinant of the map is |da / du| = R sech(r)^2
+    (R tanh(r) / r)^(d - 1), the product over the radial and d - 1 tangential directions. The
+    expectation in the entropy is computed by quadrature over the component of u along the mean and
+    the squared distance of u from this axis, which is deterministic and differentiable.
     """
 
     mean: Float[Array, " d"]
@@ -254,7 +255,7 @@ class RadiallySquashedGaussian(eqx.Module):
         )
 
     def _log_det_jacobian(self, square: jax.Array) -> jax.Array:
-        """Return log |d action / d u| at squared norms `square` = |u|^2."""
+        """Return log |da / du| at squared norms |u|^2 of any shape."""
         size, radius = self.space.size, self.space.radius
         norm = _safe_sqrt(square)
         return (
@@ -268,7 +269,7 @@ def _safe_sqrt(square: jax.Array) -> jax.Array:
 
 
 def _log_tanh_ratio(norm: jax.Array) -> jax.Array:
-    """Return log(tanh(r) / r). Its series is used near 0."""
+    """Return log(tanh(r) / r) for a norm r, computed by a series near 0."""
     is_small = norm < 1e-2
     safe_norm = jnp.where(is_small, 1.0, norm)
     return jnp.where(is_small, -(norm**2) / 3, jnp.log(jnp.tanh(safe_norm) / safe_norm))

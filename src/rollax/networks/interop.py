@@ -6,9 +6,9 @@
 An adapted network takes one observation of one stream (no batch axis) and returns `(policy,
 value)`:
 
-- policy: logits `[n]` for `Discrete(n)` or `[k, max n]` for `MultiDiscrete`; the mean, with the
-shape of the action, for a `Box` (with a learned standard deviation per dimension, stored with the
-parameters) or a `Ball` (with one standard deviation for all directions).
+- policy: For `Discrete(n)`, logits `[n]`. For `MultiDiscrete`, logits `[k, max n]`. For a `Box` or
+  a `Ball`, the mean with the shape of the action. rollax adds a learned standard deviation, one per
+  dimension of a `Box` and one for a `Ball`.
 - value: `[]` or `[1]`.
 
 With `initial_carry` the network is recurrent: `(carry, observation) -> (carry, (policy, value))`.
@@ -17,7 +17,8 @@ networks apply the "action_mask" of the observation, except for a `Ball`.
 
 Each adapter returns a function from a random key to a network, as algorithms expect. The leaves of
 the network are the trained arrays. To use other distributions, or separate optimizers for policy
-and critic, implement the three methods of the protocol `Network`.
+and critic, implement the methods `initial_carry`, `__call__` and `unroll` of the protocol
+`network.Network`.
 """
 
 import contextlib
@@ -54,8 +55,8 @@ MakeNetwork = Callable[[jax.Array], Network]
 class NetworkFns(NamedTuple):
     """Functions of an adapted network.
 
-    All networks of one adapter share the same function objects, because compiled programs compare
-    functions by identity.
+    All networks that one adapter creates share the same function objects, because JAX compares
+    functions by identity and would otherwise recompile.
 
     Attributes:
         apply: Function `(parameters, carry, obs)` that returns `(carry, (policy, value))`.
@@ -67,12 +68,12 @@ class NetworkFns(NamedTuple):
 
 
 class AdaptedNetwork(eqx.Module):
-    """Network of any library, as its parameters and the function that applies them.
+    """Network of any library, as parameters and a function that applies the parameters.
 
     Attributes:
         parameters: Pytree of float arrays.
         log_std: Log standard deviation with the shape of the action for a `Box`, or `[]` for a
-            `Ball`. It is the empty tuple for other spaces.
+            `Ball`. `()` for all other spaces.
         functions: Functions of the network.
         action_space: Action space of the environment.
         squash: Whether tanh maps actions to their bounds.
@@ -113,12 +114,13 @@ def from_function(
     initial_std: float = 1.0,
     squash: bool = False,
 ) -> MakeNetwork:
-    """Adapt two functions: `init(key) -> parameters` and `apply(parameters, [carry,] obs)`.
+    """Build a network from functions `init(key)` and `apply(parameters, [carry,] obs)`.
 
     Args:
         init: Function that returns the parameters, a pytree of float arrays.
-        apply: Function that returns `(policy, value)`, or `(carry, (policy, value))` with memory.
-        environment: The environment.
+        apply: Function that returns `(policy, value)`, or `(carry, (policy, value))` if
+            `initial_carry` is given. See the module docstring for the shapes.
+        environment: Environment with the observation and action spaces.
         initial_carry: Memory at the start of an episode, or None for a network without memory.
         initial_std: Initial standard deviation of continuous actions.
         squash: Map continuous actions to their bounds by tanh instead of clipping.
@@ -170,7 +172,7 @@ def from_linen(
 
     Returns:
         A function from a random key to a network. It raises UsageError if the module has variables
-        other than parameters, such as running statistics, or if outputs do not fit the environment.
+        other than "params", such as running statistics, or if outputs do not fit the environment.
 
     Raises:
         UsageError: If flax is not installed, or the action space is not supported.
@@ -210,8 +212,9 @@ def from_nnx(
     Only `nnx.Param` is trained. Random number streams keep their initial state.
 
     Args:
-        make: Function `make(rngs)` that returns a module with random weights, or a module, such as
-            a pretrained one, whose weights are the initial weights for all seeds.
+        make: Function `make(rngs)` that returns a module with random weights. Alternatively a
+            module, such as a pretrained module. All seeds then start from the weights of this
+            module.
         environment: The environment.
         initial_carry: Memory at the start of an episode, or None for a network without memory.
         initial_std: Initial standard deviation of continuous actions.
@@ -262,8 +265,8 @@ def from_equinox(
 ) -> MakeNetwork:
     """Adapt an `equinox` module that is called with `([carry,] obs)`.
 
-    Float arrays are trained. All other parts (activations, integer tables) are the same for every
-    key.
+    Float arrays are trained. All other leaves, such as activation functions and integer arrays, are
+    the same for every random key.
 
     Args:
         make: Function `make(key)` that returns a module.
@@ -320,7 +323,7 @@ def _example_inputs(environment: Environment, initial_carry: Carry) -> tuple[Any
 def _stringify_keys(tree: PyTree) -> Any:
     """Convert the keys of nested dictionaries to strings, as checkpoints require.
 
-    nnx uses integer keys for the elements of a list.
+    nnx uses integer keys for the elements of a list of modules.
     """
     return (
         {str(name): _stringify_keys(part) for name, part in tree.items()}
@@ -330,7 +333,7 @@ def _stringify_keys(tree: PyTree) -> Any:
 
 
 def _restore_keys(tree: PyTree, template: PyTree) -> Any:
-    """Restore the keys of `template` after `_stringify_keys`."""
+    """Return `tree` with the original keys of `template`. This inverts `_stringify_keys`."""
     return (
         {name: _restore_keys(tree[str(name)], part) for name, part in template.items()}
         if isinstance(template, dict)
@@ -377,7 +380,10 @@ def _validate_parameters(parameters: Parameters) -> Any:
 
 
 def _check_outputs(functions: NetworkFns, parameters: Parameters, environment: Environment) -> None:
-    """Check the structure, shapes and types of the outputs without compilation."""
+    """Raise UsageError if the outputs of a network have a wrong structure, shape or carry.
+
+    Nothing is compiled.
+    """
     carry = functions.initial_carry()
     with explain_network_errors(environment):
         output = jax.eval_shape(
@@ -410,7 +416,7 @@ def _check_outputs(functions: NetworkFns, parameters: Parameters, environment: E
 
 @contextlib.contextmanager
 def explain_network_errors(environment: Environment) -> Iterator[None]:
-    """Convert errors in the block to a UsageError that names the failing module and the input."""
+    """Convert errors raised in the block to a UsageError with the failing module and the input."""
     try:
         yield
     except UsageError:
@@ -439,7 +445,7 @@ _NETWORK_LIBRARIES = ("equinox", "flax")
 
 
 def _describe_failing_module(error: Exception) -> str:
-    """Describe the innermost equinox or flax module in a traceback and the shapes of its arrays."""
+    """Describe the innermost equinox or flax module in a traceback, or return "it" if none."""
     description, trace = "it", error.__traceback__
     while trace is not None:
         module = trace.tb_frame.f_locals.get("self")

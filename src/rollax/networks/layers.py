@@ -14,8 +14,8 @@ from rollax.networks import distributions
 from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space, make_zeros
 from rollax.types import Observation, Parameters, PyTree, Scalar
 
-Head = Callable[[jax.Array, Observation], PyTree]  # from features and observation to the output
-MakeHead = Callable[[int, jax.Array], Head]  # from the number of features and a random key
+Head = Callable[[jax.Array, Observation], PyTree]  # (features, obs) -> output
+MakeHead = Callable[[int, jax.Array], Head]  # (number of features, random key) -> head
 Activation = Literal["tanh", "relu", "gelu", "silu", "elu"]
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -27,14 +27,15 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def critic_only_parts(space: Space) -> tuple[str, ...]:
-    """Return the names of the observation parts that only critics may observe."""
+    """Return the keys of a dictionary observation that only critics observe ("global_state")."""
     return ("global_state",) if isinstance(space, Dict) and "global_state" in space.spaces else ()
 
 
 def make_orthogonal_linear(inputs: int, outputs: int, key: jax.Array, gain: float) -> eqx.nn.Linear:
     """Return an equinox layer with orthogonal weights `[outputs, inputs]` and zero bias.
 
-    This layout is faster for layers with few outputs, such as heads. See `Linear` for other layers.
+    This layout is faster for layers with few outputs, such as heads. Use `Linear` for layers with
+    many outputs.
     """
     layer_key, weight_key = jax.random.split(key)
     layer = eqx.nn.Linear(inputs, outputs, key=layer_key)
@@ -63,7 +64,7 @@ class Linear(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Dense layers. Optional layer normalization and the activation follow each layer."""
+    """Sequence of dense layers, each followed by optional layer normalization and the activation."""
 
     layers: tuple[Linear, ...]
     norms: tuple[eqx.nn.LayerNorm, ...]
@@ -94,8 +95,8 @@ class MLP(eqx.Module):
 class Convolution(eqx.Module):
     """Convolution without padding from `[H, W, C]` to `[H', W', outputs]`, as one matrix product.
 
-    The product multiplies all patches with the weights. Inside a loop on a CPU, the product and
-    its gradient are about 20 times as fast as those of the XLA convolution.
+    The product multiplies all patches with the weights. Inside a loop on a CPU, this is about 20
+    times as fast as the XLA convolution, including the gradient.
     """
 
     weight: jax.Array  # [outputs, kernel * kernel * C], patches in row-major order
@@ -120,7 +121,7 @@ class Convolution(eqx.Module):
 
 
 class CNN(eqx.Module):
-    """Convolutions from a grid or image `[H, W, C]` to a vector. Scales 8-bit images to [0, 1]."""
+    """Convolutions from a grid or image `[H, W, C]` to a flat vector. Divides 8-bit values by 255."""
 
     layers: tuple[Convolution, ...]
     activation: str = eqx.field(static=True)
@@ -151,9 +152,10 @@ IMAGE_FILTERS: tuple[Filter, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 def _flatten_value(space: Space, value: jax.Array) -> jax.Array:
-    """Flatten a value to a float vector.
+    """Flatten a value of a space to a float vector.
 
-    Discrete values are one-hot, and the parts of a dictionary are in the order of their names.
+    Discrete values are one-hot, 8-bit values are divided by 255, and the entries of a dictionary
+    are concatenated in the order of their keys, without "action_mask".
     """
     if isinstance(space, Dict):
         return jnp.concatenate(
@@ -174,7 +176,7 @@ def _flatten_value(space: Space, value: jax.Array) -> jax.Array:
 
 
 class Embedding(eqx.Module):
-    """Learned vectors for the symbols of a grid. It maps `[H, W, k]` to `[H, W, k * size]`.
+    """Embedding of the symbols of a grid by learned vectors, `[H, W, k] -> [H, W, k * size]`.
 
     The vectors of the k symbols of a cell are concatenated.
     """
@@ -200,15 +202,22 @@ class Embedding(eqx.Module):
 class Encoder(eqx.Module):
     """Encoder from an observation to features `[n]`, with embeddings, convolutions, dense layers.
 
-    Grids of symbols are embedded. Grids and images (see `rollax.environments.image_layouts`) are
-    encoded by a CNN. All other parts are flattened, and discrete values are one-hot. The part
-    "action_mask", which only the head uses, and the parts named in `unseen` are omitted. `filters`
-    are the convolutions. None selects them by size, and () uses the default convolutions for 8-bit
-    images only.
+    Each entry of a dictionary observation is encoded separately. Grids of symbols are embedded.
+    Grids and images (see `rollax.environments.image_layouts`) are encoded by a CNN. All other
+    values are flattened, and discrete values are one-hot. The entry "action_mask", which only heads
+    use, and the entries `omitted_parts` are not encoded. `filters` are the convolutions. None
+    selects them by size, and () uses the default convolutions for 8-bit images only.
+
+    Attributes:
+        space: Observation space without the omitted entries.
+        embeddings: Embeddings of the grids, keyed by observation key ("" if the observation is not
+            a dictionary).
+        convolutions: CNNs of grids and images, with the same keys.
+        dense: Dense layers from the concatenated features to the output.
     """
 
     space: Space = eqx.field(static=True)
-    embeddings: dict[str, Embedding]  # by name of the part; "" if the observation has no parts
+    embeddings: dict[str, Embedding]
     convolutions: dict[str, CNN]
     dense: MLP
 
@@ -311,7 +320,10 @@ def _check_filters(name: str, sides: Sequence[int], filters: tuple[Filter, ...])
 
 
 def encoded_parts(space: Space) -> dict[str, Any]:
-    """Return the parts of an observation that an encoder reads, by name. "" without parts."""
+    """Return the spaces of the observation entries that an encoder reads, keyed by entry.
+
+    If the observation is not a dictionary, the key is "".
+    """
     if isinstance(space, Dict):
         return {name: part for name, part in space.items if name != "action_mask"}
     return {"": space}
@@ -332,7 +344,7 @@ class ValueHead(eqx.Module):
 def preserve_values(
     network: Parameters, old_scale: tuple[Scalar, Scalar], new_scale: tuple[Scalar, Scalar]
 ) -> Any:
-    """Return a network with rescaled value heads, such that mean + std V does not change.
+    """Return a network with rescaled value heads, so that mean + std V does not change.
 
         W' = std W / std',    b' = (std b + mean - mean') / std'
 
@@ -340,7 +352,7 @@ def preserve_values(
     proposition 1).
 
     Args:
-        network: Network with outputs V.
+        network: Network with normalized values V.
         old_scale: Mean and std before the change, `[]` each.
         new_scale: Mean' and std' after the change, `[]` each.
 
@@ -408,7 +420,7 @@ def make_gaussian(
 
 
 class DeepHead(eqx.Module):
-    """Head preceded by its own dense layers."""
+    """Head with additional dense layers in front."""
 
     dense: MLP
     head: Head
@@ -418,17 +430,18 @@ class DeepHead(eqx.Module):
 
 
 class AttentionHead(eqx.Module):
-    """Head whose input is the features and their attention over the cells of each observed grid.
+    """Head that receives the features and the result of attention over the cells of observed grids.
 
     The attention is softmax(q K^T / sqrt(d)) V (Vaswani et al. 2017, arXiv:1706.03762, eq. 1).
     Queries q are linear in the features, keys K are the embeddings of the symbols of each cell, and
     values V are these embeddings with learned position codes. The result is `[heads * (k + 1) *
-    size]` for a grid with k symbols per cell. Attention multiplies memory and observation. Dense
-    layers would have to learn every pair of symbol and position.
+    size]` for a grid with k symbols per cell. Attention multiplies the features, which contain the
+    memory of a recurrent core, with the observation. Dense layers would have to learn every pair of
+    symbol and position.
     """
 
     embeddings: dict[str, Embedding]
-    places: dict[str, jax.Array]  # [cells, size]
+    places: dict[str, jax.Array]  # learned position codes, [cells, size]
     queries: dict[str, eqx.nn.Linear]
     head: Head
     num_heads: int = eqx.field(static=True)
@@ -496,8 +509,8 @@ class CategoricalHead(eqx.Module):
 class GaussianHead(eqx.Module):
     """Head that returns independent normal distributions over a `Box`.
 
-    The standard deviation is learned per dimension and does not depend on the state. Dimensions
-    that the "action_mask" forbids are masked.
+    The standard deviation is learned per dimension and does not depend on the state. If
+    `is_masked`, dimensions that the "action_mask" forbids are 0.
     """
 
     layer: eqx.nn.Linear

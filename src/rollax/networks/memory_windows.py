@@ -1,6 +1,7 @@
-"""Sliding windows over the last M memory entries.
+"""Carries that contain a sliding window over the last M memory entries, and their compact storage.
 
-A rollout in compact form stores each entry once. Consecutive carries would store it M times.
+The windows of consecutive steps overlap, so a rollout of carries would store each entry M times.
+The compact form stores each entry once.
 """
 
 from collections.abc import Callable
@@ -13,20 +14,25 @@ from rollax.types import Carry, PyTree
 
 
 class MemoryWindow(NamedTuple):
-    """Window over the last M memory entries, `[..., M, n]` for several streams."""
+    """Window over the last M memory entries of one stream, or `[S, ...]` for several streams.
 
-    entries: jax.Array  # float [M, n]: newest last, 0 if empty
-    number: jax.Array  # int32 []: number of entries
+    Attributes:
+        entries: Entries, newest last, 0 where empty, float `[M, n]`.
+        number: Number of entries in the window, int32 `[]`.
+    """
+
+    entries: jax.Array
+    number: jax.Array
 
 
 class MemoryWindowSequence(NamedTuple):
-    """Compact windows of S streams before each of T steps, in N sequences.
+    """Windows of S streams before each of T steps in compact form, in N sequences.
 
-    Consecutive windows differ by one entry, so only new entries are stored.
+    Consecutive windows of a sequence differ by one entry, so only the new entry is stored.
 
     Attributes:
         first: Windows before the first step of every sequence, `[N, S, ...]`.
-        newest: Newest entry before every step, float `[T, S, n]`.
+        newest: Newest entry of the window before every step, float `[T, S, n]`.
         number: Number of entries before every step, int32 `[T, S]`.
     """
 
@@ -40,7 +46,7 @@ def empty_window(length: int, size: int) -> MemoryWindow:
 
 
 def newest_entries(carry: Carry) -> Any:
-    """Reduce the windows of a carry to their newest entry. Other parts do not change."""
+    """Replace each window in a carry by its newest entry. Other leaves are unchanged."""
     return _map_by_type(
         MemoryWindow,
         lambda window: MemoryWindow(window.entries[..., -1, :], window.number),
@@ -50,7 +56,7 @@ def newest_entries(carry: Carry) -> Any:
 
 
 def join_entries(first: Carry, entries: Carry) -> Any:
-    """Join the carries of a rollout in compact form.
+    """Return the carries of a rollout in compact form.
 
     Args:
         first: Carry `[S, ...]` before the first step.
@@ -67,7 +73,15 @@ def join_entries(first: Carry, entries: Carry) -> Any:
 
 
 def carries_at_sequence_starts(carries: Carry, length: int) -> Any:
-    """Return the carries `[N, S, ...]` before every `length`-th step."""
+    """Return the carries `[N, S, ...]` before the first step of every sequence of `length` steps.
+
+    Args:
+        carries: Carries of a rollout `[T, S, ...]` in compact form, with one sequence.
+        length: Number of steps of a sequence, a divisor of T.
+
+    Returns:
+        The carries at the starts of the N = T / `length` sequences, with `MemoryWindow`s.
+    """
 
     def select_windows(windows: MemoryWindowSequence) -> MemoryWindow:
         entries, size = _all_entries(windows), windows.first.entries.shape[2]
@@ -78,7 +92,7 @@ def carries_at_sequence_starts(carries: Carry, length: int) -> Any:
 
 
 def first_carries(carries: Carry) -> Any:
-    """Return the carries `[S, ...]` before the first step."""
+    """Return the carries `[S, ...]` before the first step of a rollout in compact form."""
     return jax.tree.map(
         lambda x: x[0],
         _map_by_type(MemoryWindowSequence, lambda windows: windows.first, lambda x: x, carries),
@@ -86,7 +100,10 @@ def first_carries(carries: Carry) -> Any:
 
 
 def split_into_sequences(carries: Carry, length: int) -> Any:
-    """Split the carries into sequences of `length` steps. Each stores the windows at its start."""
+    """Add the windows at the start of every sequence of `length` steps to carries in compact form.
+
+    Each sequence can then be used without the entries of the previous sequences.
+    """
 
     def replace(windows):
         return windows._replace(first=carries_at_sequence_starts(windows, length))
@@ -95,15 +112,15 @@ def split_into_sequences(carries: Carry, length: int) -> Any:
 
 
 def gather_carries(carries: Carry, time: jax.Array, stream: jax.Array) -> Any:
-    """Return the carries `[K, ...]` of one sequence before K given steps.
+    """Return the carries before K steps of given streams.
 
     Args:
-        carries: Carries `[T, S, ...]`.
-        time: Steps `[K]`. Steps beyond the end are clipped to the last one.
-        stream: Streams `[K]`.
+        carries: Carries of a rollout `[T, S, ...]` in compact form, with one sequence.
+        time: Indices of the steps, int32 `[K]`. Larger indices are clipped to T - 1.
+        stream: Indices of the streams, int32 `[K]`.
 
     Returns:
-        The carries.
+        The carries `[K, ...]`, with `MemoryWindow`s.
     """
 
     def gather(x):
@@ -120,9 +137,9 @@ def gather_carries(carries: Carry, time: jax.Array, stream: jax.Array) -> Any:
 
 
 def _all_entries(windows: MemoryWindowSequence) -> jax.Array:
-    """Return all entries of one sequence, `[M + T - 1, S, n]`.
+    """Return all entries of the first sequence, `[M + T - 1, S, n]`.
 
-    The window before step t starts at index t.
+    The window before step t consists of the entries with indices from t to t + M - 1.
     """
     return jnp.concatenate([jnp.moveaxis(windows.first.entries[0], 1, 0), windows.newest[1:]])
 
@@ -133,7 +150,7 @@ def _map_by_type(
     other_function: Callable[..., PyTree],
     *carries: Carry,
 ) -> Any:
-    """Apply `function` to all parts of type `kind`, and `other_function` to all other leaves."""
+    """Apply `function` to all subtrees of type `kind`, and `other_function` to all other leaves."""
 
     def is_part(part):
         return isinstance(part, kind)

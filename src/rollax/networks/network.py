@@ -21,14 +21,15 @@ class StepNetwork(Protocol):
 
 @runtime_checkable
 class Network(StepNetwork, Protocol):
-    """Network for one step of one stream: `(carry, obs) -> (carry, output)`.
+    """Network for one step of one stream, which can also process batches of sequences.
 
-    A network is a pytree whose leaves are arrays only. rollax applies it to streams with `vmap`.
+    A network is a pytree with arrays as leaves. A call maps `(carry, obs)` to `(carry, output)`.
+    rollax applies it to several streams with `vmap`.
 
-    `unroll` applies it to a batch of sequences: `carry` `[B, ...]`, `obs` `[L, B, ...]`, `reset`
-    `[L, B]`. The observation starts an episode where `reset` is true. The initial carry is used
-    there. Layers without memory process all L * B steps at once. Only the recurrent core is
-    scanned. `StepwiseNetwork` adds `unroll` to a `StepNetwork`.
+    `unroll` processes B sequences of L steps: `carry` `[B, ...]`, `obs` `[L, B, ...]`, `reset`
+    `[L, B]`. If `reset` is true for a step, the observation is the first of an episode, and the
+    initial carry replaces the carry. Layers without memory process all L * B steps at once. Only
+    the recurrent core is scanned. `StepwiseNetwork` adds `unroll` to a `StepNetwork`.
     """
 
     def unroll(self, carry: Carry, obs: Observation, reset: jax.Array) -> tuple[Carry, PyTree]: ...
@@ -44,14 +45,18 @@ class ActorCriticOutput(NamedTuple):
 def step_network(
     network: StepNetwork, carry: Carry, obs: Observation, reset: jax.Array
 ) -> tuple[Any, Any]:
-    """Apply a network to one step, with the initial carry if `reset` is true."""
+    """Apply a network to one step of one stream, with the initial carry if `reset` is true.
+
+    Returns:
+        The carry after the step and the output.
+    """
     return network(tree.where(reset, network.initial_carry(), carry), obs)
 
 
 class StepwiseNetwork(eqx.Module):
-    """Network with an `unroll` that applies `__call__` to every step.
+    """Network that adds `unroll` to a `StepNetwork` by calling it for every step.
 
-    Networks without memory process all steps at once. Other networks are scanned.
+    If the network has no memory, all steps are processed at once. Otherwise they are scanned.
     """
 
     network: Any
@@ -70,7 +75,7 @@ class StepwiseNetwork(eqx.Module):
 
 
 class PreprocessedNetwork(eqx.Module):
-    """Network that applies a function to observations first, such as a normalization."""
+    """Network that applies `function` to observations before `network`, such as a normalization."""
 
     network: Network
     function: Callable[[Any], Any]
@@ -86,7 +91,7 @@ class PreprocessedNetwork(eqx.Module):
 
 
 class RescaledValueNetwork(eqx.Module):
-    """Actor-critic that returns the values mean + std V, where V are the values of `network`."""
+    """Actor-critic that returns mean + std V in place of the values V of `network`."""
 
     network: Network
     mean: jax.Array
@@ -112,7 +117,7 @@ class ActorCriticExtras(NamedTuple):
     Attributes:
         raw_action: Sample before squashing or clipping.
         log_prob: Log-probability of the raw action, float `[]`.
-        value: Value, float `[]`, or None if it is computed later.
+        value: Value, float `[]`, or None if `returns.add_values` computes it after the rollout.
     """
 
     raw_action: jax.Array
@@ -129,11 +134,11 @@ def sample_action(
         network: Network with outputs `ActorCriticOutput`.
         carry: Memory before the step.
         obs: Observation.
-        reset: Whether the observation starts an episode, bool `[]`.
+        reset: Whether the observation is the first of an episode, bool `[]`.
         key: Random key of the action.
 
     Returns:
-        The memory, the action for the environment, and the other outputs.
+        The memory after the step, the action for the environment, and the extras for learning.
     """
     carry, output = step_network(network, carry, obs, reset)
     raw_action = output.policy.sample(key)
@@ -144,7 +149,7 @@ def sample_action(
 def choose_action(
     network: StepNetwork, carry: Carry, obs: Observation, key: jax.Array, greedy: jax.Array
 ) -> tuple[Any, Any]:
-    """Choose one action during evaluation, without a reset of the carry.
+    """Choose one action in evaluation. The caller resets the carry at the start of an episode.
 
     Args:
         network: Network with outputs `ActorCriticOutput`.
@@ -154,7 +159,7 @@ def choose_action(
         greedy: Whether to return the mode of the policy instead of a sample, bool `[]`.
 
     Returns:
-        The memory and the action for the environment.
+        The memory after the step and the action for the environment.
     """
     carry, output = network(carry, obs)
     raw_action = tree.where(greedy, output.policy.mode(), output.policy.sample(key))

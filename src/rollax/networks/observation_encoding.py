@@ -22,8 +22,8 @@ def describe_observation(space: Space, convolved: Iterable[str] | None = None) -
 
     Args:
         space: Observation space.
-        convolved: Names of the parts that are encoded by convolutions ("" for an observation
-            without parts), or None for the default.
+        convolved: Keys of the dictionary entries that are encoded by convolutions, or `("",)` for
+            an observation that is not a dictionary. None describes the default encoder.
 
     Returns:
         One line of text.
@@ -65,7 +65,7 @@ def _describe_part(space: Space, is_convolved: bool | None) -> str:
 
 
 def find_encoders(network: Parameters) -> list[Encoder]:
-    """Return all encoders in a network, whose leaves are arrays or shapes."""
+    """Return all encoders in a network. Its leaves may be arrays or `jax.ShapeDtypeStruct`s."""
 
     def is_encoder(part):
         return isinstance(part, Encoder)
@@ -112,7 +112,7 @@ def large_layer_warning(network: Parameters) -> str | None:
 
 
 def _num_features(encoder: Encoder, name: str, part: Space) -> int:
-    """Return the number of features that an encoder computes from a part of the observation."""
+    """Return the number of features that an encoder computes from the observation entry `name`."""
     if name in encoder.convolutions:
         shape = image_shape(part) if isinstance(part, Box) else None
         sides = part.cells if isinstance(part, Grid) else (shape or (0, 0, 0))[:2]

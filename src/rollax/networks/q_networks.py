@@ -31,11 +31,14 @@ class FeatureExtractor(eqx.Module):
 class ActionValuesHead(eqx.Module):
     """Head that returns the value of each action, `[n]`.
 
-    With `advantage`, the head is dueling: V + A - mean A (Wang et al. 2016,
-    arXiv:1511.06581, eq. 9).
+    A dueling head returns V + A - mean A (Wang et al. 2016, arXiv:1511.06581, eq. 9).
+
+    Attributes:
+        value: Layer for the action values, or for the state value V of a dueling head.
+        advantage: Layer for the advantages A of a dueling head, otherwise None.
     """
 
-    value: Linear  # values of all actions, or V if dueling
+    value: Linear
     advantage: Linear | None
 
     def __call__(self, features: jax.Array, obs: Observation = None) -> jax.Array:
@@ -166,7 +169,7 @@ def argmax_q(network: Callable[[Observation], jax.Array], obs: Observation) -> j
 
 
 def select_q(values: jax.Array, action: jax.Array) -> jax.Array:
-    """Return the value `[B]` of one action per row of `values` `[B, n]`."""
+    """Return the values `[B]` of the actions `[B]`, from action values `[B, n]`."""
     # A comparison avoids the gradient of an index, a scatter, which is slow on all devices.
     return jnp.sum(
         jnp.where(jax.nn.one_hot(action, values.shape[1], dtype=bool), values, 0.0), axis=1
@@ -174,7 +177,7 @@ def select_q(values: jax.Array, action: jax.Array) -> jax.Array:
 
 
 def mask_illegal_values(q: jax.Array, obs: Observation) -> jax.Array:
-    """Set the values of illegal actions to -1e9, so the best action is always legal."""
+    """Set the values `[n]` of actions that the "action_mask" forbids to -1e9."""
     if isinstance(obs, dict) and "action_mask" in obs:
         return jnp.where(obs["action_mask"].astype(bool), q, distributions.ILLEGAL_LOGIT)
     return q
@@ -183,11 +186,13 @@ def mask_illegal_values(q: jax.Array, obs: Observation) -> jax.Array:
 class EpsilonGreedy(eqx.Module):
     """Policy that chooses a random legal action with probability epsilon, else the best action.
 
-    Illegal actions have the value -1e9.
+    Attributes:
+        values: Action values, float `[n]`, -1e9 for illegal actions.
+        epsilon: Probability of a random action, float `[]`.
     """
 
-    values: jax.Array  # float [n]
-    epsilon: jax.Array  # float []
+    values: jax.Array
+    epsilon: jax.Array
 
     def sample(self, key: jax.Array) -> jax.Array:
         chance_key, random_key = jax.random.split(key)
@@ -212,7 +217,10 @@ class EpsilonGreedy(eqx.Module):
 
 
 class EpsilonGreedyNetwork(eqx.Module):
-    """Actor-critic with the epsilon-greedy policy and the maximum of an action-value network."""
+    """Actor-critic with the epsilon-greedy policy of an action-value network.
+
+    The value of an observation is the highest value of a legal action.
+    """
 
     network: Any  # (carry, obs) -> (carry, [n])
     epsilon: jax.Array

@@ -1,4 +1,4 @@
-"""Recurrent cores: GRU, LSTM, minGRU, gated transformer, and stacks of them."""
+"""Recurrent cores: GRU, LSTM, minGRU, gated transformer, and stacks of such layers."""
 
 import math
 from collections.abc import Callable
@@ -22,10 +22,10 @@ CellT = TypeVar("CellT", eqx.nn.GRUCell, eqx.nn.LSTMCell)
 
 @runtime_checkable
 class Core(Protocol):
-    """Recurrent layer for one step, `(carry, [n]) -> (carry, [m])`.
+    """Recurrent layers for one step, `(carry, [n]) -> (carry, [m])`.
 
-    `unroll` applies it to sequences `[L, B, n]` with resets `[L, B]`. The initial carry is used
-    where `reset` is true.
+    `unroll` processes sequences `[L, B, n]` with a mask `reset` `[L, B]`. The initial carry
+    replaces the carry before steps where `reset` is true.
     """
 
     def initial_carry(self) -> Any: ...
@@ -52,10 +52,11 @@ class GRU(eqx.Module):
     """Gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), `h' = n + z (h - n)`.
 
     Recurrent weights are orthogonal per gate, and input weights are Glorot normal. Biases are 0,
-    except for the update gate z, which keeps the fraction sigmoid(b) of the old value for a bias b.
-    Its bias is log u with u ~ U(1, MAX_TIME_CONSTANT - 1). This gives time constants of 2 to
-    `MAX_TIME_CONSTANT` steps (chrono initialization, Tallec and Ollivier 2018, arXiv:1804.11188,
-    eq. 16). With a bias of 0, every unit would lose half of its value at each step.
+    except for the bias b of the update gate z. A unit with bias b keeps the fraction sigmoid(b) of
+    its value in each step. Initially, b = log u with u ~ U(1, MAX_TIME_CONSTANT - 1). Units
+    therefore have time constants of 2 to `MAX_TIME_CONSTANT` steps (chrono initialization, Tallec
+    and Ollivier 2018, arXiv:1804.11188, eq. 16). With b = 0, every unit would lose half of its
+    value in each step.
     """
 
     cell: eqx.nn.GRUCell
@@ -85,11 +86,11 @@ class GRU(eqx.Module):
         )
 
     def _project(self, x: jax.Array) -> jax.Array:
-        """Return the contribution of the input to the gates. It does not depend on the carry."""
+        """Return the contribution of the input to the gates, which does not depend on the carry."""
         return self.cell.weight_ih @ x + _get_bias(self.cell)
 
     def _advance(self, carry: jax.Array, gate_inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Advance one step like `eqx.nn.GRUCell`."""
+        """Compute one step of `eqx.nn.GRUCell` from the result of `_project`."""
         reset_in, update_in, candidate_in = jnp.split(gate_inputs, 3)
         reset_hidden, update_hidden, candidate_hidden = jnp.split(self.cell.weight_hh @ carry, 3)
         reset_gate = jax.nn.sigmoid(reset_in + reset_hidden)
@@ -104,9 +105,9 @@ class GRU(eqx.Module):
 class LSTM(eqx.Module):
     """Long short-term memory (LSTM) with a forget gate.
 
-    The LSTM is from Hochreiter and Schmidhuber 1997, and the forget gate from Gers et al. 2000. It
-    is initialized like `GRU`, with chrono biases b of the forget gate and -b of the input gate (eq.
-    16 of Tallec and Ollivier 2018).
+    The LSTM is from Hochreiter and Schmidhuber 1997, and the forget gate from Gers et al. 2000.
+    Weights are initialized as in `GRU`. The biases are chrono biases b for the forget gate, -b for
+    the input gate (eq. 16 of Tallec and Ollivier 2018) and 0 for all other gates.
     """
 
     cell: eqx.nn.LSTMCell
@@ -138,7 +139,7 @@ class LSTM(eqx.Module):
         return self.cell.weight_ih @ x + _get_bias(self.cell)
 
     def _advance(self, carry: Carry, gate_inputs: jax.Array) -> tuple[Any, jax.Array]:
-        """Advance one step like `eqx.nn.LSTMCell`."""
+        """Compute one step of `eqx.nn.LSTMCell` from the result of `_project`."""
         hidden, memory = carry
         enter, forget, new, show = jnp.split(gate_inputs + self.cell.weight_hh @ hidden, 4)
         memory = jax.nn.sigmoid(forget) * memory + jax.nn.sigmoid(enter) * jnp.tanh(new)
@@ -149,10 +150,10 @@ class LSTM(eqx.Module):
 class MinGRU(eqx.Module):
     """Minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201, section 3.1).
 
-    The update is `h' = (1 - z) h + z n`. Gate z and new value n depend only on the input, so a
-    sequence is a linear recurrence, which a parallel scan of logarithmic depth solves. Deviations
-    from the paper are the missing log-space form, which single precision does not need for gates in
-    [0, 1], orthogonal weights, and chrono biases -b of the gate (see `GRU`).
+    The update is `h' = (1 - z) h + z n`. Gate z and new value n depend only on the input, so `h` is
+    a linear recurrence, which a parallel scan of logarithmic depth solves. Deviations from the
+    paper: The scan is not in log space, which single precision does not need for gates in [0, 1].
+    Weights are orthogonal. The gate has chrono biases -b (see `GRU`).
     """
 
     gate: eqx.nn.Linear
@@ -193,7 +194,12 @@ class MinGRU(eqx.Module):
 
 
 class StackedCore(eqx.Module):
-    """Sequence of recurrent layers. It returns the output of the last layer or the sum of all."""
+    """Sequence of recurrent layers that returns the output of the last layer or the sum of all.
+
+    Attributes:
+        cores: The layers. The carry is a tuple with one carry per layer.
+        is_sum: Whether to return the sum of the outputs of all layers.
+    """
 
     cores: tuple[Any, ...]
     is_sum: bool = eqx.field(static=True)
@@ -223,9 +229,9 @@ class StackedCore(eqx.Module):
 class ResidualBlock(eqx.Module):
     """Residual block with a recurrent core: y = x + core(norm(x)), out = y + dense(norm(y)).
 
-    The block is a transformer layer with a recurrent core instead of attention. Use it with cores
-    such as `MinGRU`, whose gates depend only on the input, because its dense layers combine input
-    and memory.
+    The block is a transformer layer with a recurrent core instead of attention. It is useful for
+    `MinGRU`, because the gates of a `MinGRU` depend only on the input. The dense layers of the
+    block combine input and memory.
     """
 
     core: Core
@@ -258,7 +264,7 @@ class ResidualBlock(eqx.Module):
 
 
 class ProjectedCore(eqx.Module):
-    """Core with a linear layer in front that maps the input to the size of the core."""
+    """Core with a linear layer in front, from the input features to the units of the core."""
 
     layer: eqx.nn.Linear
     core: Core
@@ -280,7 +286,13 @@ def _scan_core(
     x: PyTree,
     reset: jax.Array,
 ) -> tuple[Any, jax.Array]:
-    """Scan `advance(carry, x)` over `[L, B]` steps. `initial` replaces the carry at resets."""
+    """Scan `advance(carry, x)` over the L steps of B sequences.
+
+    The carry `initial` replaces the carry before steps where `reset` `[L, B]` is true.
+
+    Returns:
+        The last carry `[B, ...]` and the outputs `[L, B, ...]`.
+    """
 
     def step(carry: Carry, inputs: tuple[PyTree, jax.Array]) -> tuple[Any, jax.Array]:
         x, reset = inputs
@@ -293,7 +305,7 @@ def _scan_core(
 
 
 def _get_bias(cell: eqx.nn.GRUCell | eqx.nn.LSTMCell, name: str = "bias") -> jax.Array:
-    """Return a bias of an equinox cell. Its declared type includes None."""
+    """Return a bias of an equinox cell. It is never None, although its declared type allows None."""
     return getattr(cell, name)
 
 
@@ -327,11 +339,11 @@ CoreOutput = Literal["last", "sum", "residual"]
 def make_recurrent_core(
     kind: str, inputs: int, size: int, num_layers: int, output: CoreOutput, key: jax.Array
 ) -> Any:
-    """Return a core with one or several layers.
+    """Return a core with one or several GRU, LSTM or minGRU layers.
 
     Args:
         kind: Kind of the layers, a key of `CORE_CLASSES`.
-        inputs: Number of inputs.
+        inputs: Number of input features.
         size: Number of units per layer.
         num_layers: Number of layers.
         output: Combination of the layers: "last", "sum" or "residual" (see `ResidualBlock`).
@@ -364,14 +376,14 @@ def make_recurrent_core(
 def make_transformer_core(
     inputs: int, size: int, num_layers: int, heads: int, memory: int, key: jax.Array
 ) -> ProjectedCore:
-    """Return a core of gated transformer layers that each attend to their last `memory` inputs.
+    """Return a core of gated transformer layers.
 
     Args:
-        inputs: Number of inputs.
+        inputs: Number of input features.
         size: Number of units per layer.
         num_layers: Number of layers.
         heads: Number of attention heads per layer.
-        memory: Number of previous inputs that each layer attends to.
+        memory: Number of previous steps that each layer attends to.
         key: Random key of the weights.
 
     Returns:
@@ -403,19 +415,20 @@ class CoreConfig(Protocol):
 
 
 def make_core(config: CoreConfig, inputs: int, key: jax.Array) -> tuple[Any, int]:
-    """Return the core for the settings `core` and `core_*`, and its output size.
+    """Return the recurrent core for the settings `core` and `core_*` of a network.
 
     Args:
-        config: Architecture of the network.
-        inputs: Number of inputs.
+        config: Settings of the network.
+        inputs: Number of input features.
         key: Random key of the weights.
 
     Returns:
-        The core and its output size.
+        The core and the number of its output features.
 
     Raises:
-        UsageError: If a size or number is below 1, or if the core is a gtrxl whose heads do not
-            divide its size, or whose output is not "last".
+        UsageError: If `core_size`, `core_layers`, `core_heads` or `core_memory` is below 1. For
+            "gtrxl", also if `core_heads` does not divide `core_size`, or if `core_output` is not
+            "last".
     """
     for name in ("core_size", "core_layers", "core_heads", "core_memory"):
         if getattr(config, name) < 1:

@@ -1,4 +1,4 @@
-"""Solutions for quality-diversity algorithms: policies or actions of closed-form tasks."""
+"""Solutions for quality-diversity algorithms: policies, or constant actions of tasks (`task/...`)."""
 
 import dataclasses
 import math
@@ -36,7 +36,10 @@ class PolicyConfig:
 
 
 class ConstantSolution(eqx.Module):
-    """Solution of a closed-form task. It is an action in the units of the environment."""
+    """Solution of a `ClosedFormEnvironment` (`task/...`): one action, independent of observations.
+
+    The action is not normalized to [-1, 1].
+    """
 
     action: jax.Array
 
@@ -54,7 +57,7 @@ class GreedyHead(eqx.Module):
 
 
 class DeterministicBallHead(eqx.Module):
-    """Head that returns an action in a ball, R tanh(|u|) u / |u| for the outputs u."""
+    """Head that returns the action R tanh(|u|) u / |u| in a ball of radius R for linear outputs u."""
 
     layer: Linear
     space: Ball = eqx.field(static=True)
@@ -65,13 +68,14 @@ class DeterministicBallHead(eqx.Module):
 
 
 def make_solution(environment: Environment, config: PolicyConfig, key: jax.Array) -> Any:
-    """Return an initial solution. It maps an observation to an action (normalized for a `Box`).
+    """Return an initial solution, a function from an observation to an action.
 
-    For a closed-form task, the solution is a `ConstantSolution`, which is uniform within finite
-    bounds and 0 without them. Otherwise it is a policy that all agents share.
+    In a `ClosedFormEnvironment`, the solution is a `ConstantSolution`. Its action is sampled
+    uniformly within the bounds, or 0 if the action space is unbounded. In all other environments,
+    the solution is a policy that all agents share. Its actions in a `Box` are in [-1, 1].
 
     Args:
-        environment: The environment.
+        environment: Environment with the spaces.
         config: Architecture of policies.
         key: Random key of the solution.
 
@@ -79,8 +83,8 @@ def make_solution(environment: Environment, config: PolicyConfig, key: jax.Array
         The solution.
 
     Raises:
-        UsageError: If the actions of an environment with episodes are neither discrete, nor a
-            `Ball`, nor a bounded `Box`, or if a size in the config is below 1.
+        UsageError: If a policy is required and the action space is not `Discrete`, a `Ball` or a
+            bounded `Box` of floats. Also if a size in the config is below 1.
     """
     space: Any = environment.action_space
     if has_closed_form(environment):

@@ -1,4 +1,4 @@
-"""Network of encoder, recurrent core and head."""
+"""Network that consists of an encoder, a recurrent core and a head."""
 
 from typing import Any
 
@@ -12,16 +12,21 @@ from rollax.types import Carry, Observation, PyTree
 
 
 class Tower(eqx.Module):
-    """Network of encoder, recurrent core and head.
+    """Network that consists of an encoder, a recurrent core and a head.
 
-    Encoder and head process all steps of a sequence at once. Only the core is scanned. With
-    `precision` "bfloat16", encoder and core compute in bfloat16, while inputs, carries, head and
-    outputs are float32.
+    Encoder and head process all steps of a sequence at once. Only the core is scanned.
+
+    Attributes:
+        encoder: Function from an observation to features.
+        core: Recurrent core.
+        head: Function `(features, obs)` that returns the output.
+        precision: "float32" or "bfloat16". With "bfloat16", encoder and core compute in bfloat16.
+            Inputs, carries, the head and outputs are float32.
     """
 
-    encoder: Any  # obs -> features
+    encoder: Any
     core: recurrent.Core
-    head: Any  # (features, obs) -> output
+    head: Any
     precision: str = eqx.field(static=True, default="float32")
 
     def initial_carry(self) -> Any:
@@ -51,7 +56,7 @@ def _cast_to_float32(values: PyTree) -> Any:
 
 
 def _cast_floats(values: PyTree, dtype: str) -> Any:
-    """Cast the float arrays of a tree to `dtype`."""
+    """Cast the float arrays of a pytree to `dtype`. Other arrays are unchanged."""
     return jax.tree.map(
         lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, values
     )

@@ -16,7 +16,7 @@ from rollax.networks import memory_windows
 from rollax.networks.layers import make_orthogonal_linear
 from rollax.networks.memory_windows import MemoryWindow
 
-GATE_BIAS = 2.0  # As in section 3.2 of the paper. Initially, a layer changes its input little.
+GATE_BIAS = 2.0  # As in section 3.2 of the GTrXL paper. Layers initially change inputs little.
 MAX_PERIOD = 10_000.0  # Maximum period of position codes (Vaswani et al. 2017, section 3.5).
 MASKED_SCORE = -1e9
 
@@ -27,15 +27,16 @@ class Attention(eqx.Module):
         score(i, j) = ((W_q x_i + u) . W_k x_j + (W_q x_i + v) . W_r R_(i - j)) / sqrt(d)
         y_i = W_o [softmax_j(score) W_v x_j]
 
-    R are sines and cosines of the distance, and d = n / heads. A step has one query and many
-    entries, so keys and values are not computed explicitly. Instead, W_k^T (W_q x_i + u) is
-    multiplied with the entries, and W_v with the weighted sum of the entries.
+    x are the memory entries and inputs `[n]`. R_(i - j) are sines and cosines of the distance i - j
+    in steps, and d = n / heads. A step has one query and many entries, so keys and values are not
+    computed explicitly. Instead, W_k^T (W_q x_i + u) is multiplied with the entries, and W_v with
+    the weighted sum of the entries.
     """
 
-    query: jax.Array  # [heads, d, n], like key, value and place
-    key: jax.Array
-    value: jax.Array
-    place: jax.Array
+    query: jax.Array  # W_q, [heads, d, n]
+    key: jax.Array  # W_k, [heads, d, n]
+    value: jax.Array  # W_v, [heads, d, n]
+    place: jax.Array  # W_r, [heads, d, n]
     content_bias: jax.Array  # u, [heads, d]
     place_bias: jax.Array  # v, [heads, d]
     output: eqx.nn.Linear
@@ -52,7 +53,10 @@ class Attention(eqx.Module):
     def __call__(self, entries: jax.Array, age: jax.Array) -> jax.Array:
         """Return the outputs `[L, n]` for the last L of the entries `[M + L, n]`.
 
-        Output i attends to its own entry and to the `age[i]` entries before it, at most M.
+        Args:
+            entries: M memory entries, followed by the inputs of L steps.
+            age: Number of previous entries of the same episode at each step, int32 `[L]`. Step i
+                attends to its input and to the `age[i]` entries before it, at most M.
         """
         length = len(age)
         distance = np.arange(len(entries) - length, -1, -1)
@@ -106,9 +110,9 @@ class Gate(eqx.Module):
 
 
 class GatedTransformer(eqx.Module):
-    """Layer of GTrXL (sections 3.1 and 3.2) from `[n]` to `[n]`. The carry is its last M inputs.
+    """Layer of GTrXL (sections 3.1 and 3.2) from `[n]` to `[n]`. The carry holds the last M inputs.
 
-        y = g(x, relu(attention(norm([M, x])))),    out = g'(y, relu(dense(norm'(y))))
+        y = g(x, relu(attention(norm([carry, x])))),    out = g'(y, relu(dense(norm'(y))))
 
     Normalization is applied only to the inputs of attention and dense layers, so an identity path
     through all layers remains. No gradient flows into the memory at the start of a sequence (Dai et
@@ -153,9 +157,15 @@ class GatedTransformer(eqx.Module):
     def _forward(
         self, carry: MemoryWindow, x: jax.Array, age: jax.Array
     ) -> tuple[MemoryWindow, jax.Array]:
-        """Process the steps `[L, n]` of one stream.
+        """Process L steps of one stream.
 
-        `age` `[L]` is the number of earlier inputs of the same episode at each step.
+        Args:
+            carry: Last M inputs before the first step.
+            x: Inputs `[L, n]`.
+            age: Number of previous inputs of the same episode at each step, int32 `[L]`.
+
+        Returns:
+            The carry after the last step and the outputs `[L, n]`.
         """
         entries = jnp.concatenate([carry.entries, x])
         attended = self.attention(jax.vmap(self.norms[0])(entries), age)
@@ -172,17 +182,23 @@ class GatedTransformer(eqx.Module):
 
 
 def _sinusoidal_codes(distance: np.ndarray, size: int) -> np.ndarray:
-    """Return codes `[m, size]` of distances `[m]`, as in section 3.5 of Vaswani et al. 2017."""
+    """Return sine and cosine codes `[m, size]` of distances `[m]` (Vaswani et al. 2017, 3.5)."""
     angle = distance[:, None] / MAX_PERIOD ** (np.arange(0, size, 2) / size)
     return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)[:, :size].astype(np.float32)
 
 
 def _align_relative_scores(x: jax.Array) -> jax.Array:
-    """Convert scores by distance `[heads, L, M + 1]`, farthest first, to scores by entry.
+    """Convert scores per distance to scores per entry.
 
-    The result is `[heads, L, M + L]`, masked for entries without a distance. The row of step i must
-    be shifted right by i. To do so, rows that are one element too long are concatenated and
-    reshaped.
+    The scores of step i must be shifted right by i. To do so, rows that are one element too long
+    are concatenated and reshaped.
+
+    Args:
+        x: Scores of each step for the distances M, ..., 1, 0, `[heads, L, M + 1]`.
+
+    Returns:
+        Scores of each step for all entries, `[heads, L, M + L]`. Entries that are not within
+        distance M before a step have the score `MASKED_SCORE`.
     """
     heads, length, span = x.shape
     masked = jnp.full((heads, length, length), MASKED_SCORE, x.dtype)

@@ -32,7 +32,7 @@ def population(algorithm: Algorithm) -> Algorithm:
 
     Returns:
         The population as an algorithm. All leaves of its states, keys and configs have a leading
-        axis of members.
+        axis `[P]` of members.
 
     Raises:
         UsageError: If `algorithm` is not an `Algorithm`.

@@ -3,20 +3,20 @@
 The method is algorithm 1 of the paper, with truncation selection to exploit and perturbation or
 resampling to explore (section 4.1.1). It deviates from the paper in these points:
 
-- Members are replaced only by better members, so that equal members keep their different settings.
+- Members are replaced only by better members, so that equally good members keep their settings.
 - The factor of a perturbation is sampled from an interval instead of two values. Settings that
-  leave their range are reflected at its bounds. Children of one parent therefore have different
+  leave their range are reflected at the bounds. Children of one parent therefore have different
   settings.
 - Members with values that are not finite are replaced, regardless of their rank.
 
 All functions are pure and support jit and sharding along the member axis.
 
 Members are compared by their mean return in training, estimated as the reward collected since the
-last generation divided by the number of ended episodes. The reward of running episodes is included,
-because short episodes end first and would bias the estimate. The ratio converges to the mean
-return (renewal-reward theorem). The fitness of a member with fewer than `min_episodes` ended
-episodes is unknown. Such a member is neither replaced nor copied, and its measurement continues.
-Algorithms without episodes use another metric.
+last generation divided by the number of episodes that ended. The reward of running episodes is
+included, because short episodes end first and would bias the estimate. The ratio converges to the
+mean return (renewal-reward theorem). The fitness of a member with fewer than `min_episodes` ended
+episodes is unknown. Such a member is neither replaced nor copied, and its measurement continues in
+the next generation. Algorithms without episodes use a metric instead of the return.
 
 References:
     Jaderberg et al. 2017, arXiv:1711.09846.
@@ -41,12 +41,13 @@ EPISODE_RETURN = "episode_return"  # name of the mean return in training as a me
 
 
 class Range(NamedTuple):
-    """Range of a setting.
+    """Range of a setting that population-based training changes.
 
     Attributes:
         low: Minimum value, which must be positive for a "log" scale.
         high: Maximum value.
-        scale: "log" multiplies a setting by a random factor, "linear" adds a random number.
+        scale: Scale for sampling and perturbation. A perturbation multiplies the setting by a
+            random factor ("log"), or adds a random number ("linear").
     """
 
     low: float
@@ -54,19 +55,19 @@ class Range(NamedTuple):
     scale: Literal["log", "linear"] = "linear"
 
 
-Ranges = Mapping[str, Range]  # by the name of a traced setting
+Ranges = Mapping[str, Range]  # keyed by the name of a traced setting
 
 
 class EvolutionConfig(NamedTuple):
     """Settings of population-based training.
 
     Attributes:
-        fraction: Share of the members that are replaced, at most 1/2. The same share of the members
-            may become parents.
+        fraction: Maximum fraction of the members that are replaced, at most 1/2. The same fraction
+            of the members, the best ones, may become parents.
         resample: Probability of sampling a setting of a child from its range instead of perturbing
-            it.
-        factor: Maximum factor of the perturbation of a "log" setting.
-        step: Maximum perturbation of a "linear" setting, as a share of its range.
+            the setting of the parent.
+        factor: Maximum factor of the perturbation of a "log" setting. The minimum is 1 / factor.
+        step: Maximum perturbation of a "linear" setting, as a fraction of its range.
         min_episodes: Number of ended episodes after which the fitness of a member is known.
     """
 
@@ -82,11 +83,12 @@ class EvolutionState(NamedTuple):
 
     Attributes:
         members: State of the population.
-        key: Random keys for the replacement of each member, key `[P]`.
-        total_return: Reward since the last generation, or sum of the selection metric, float `[P]`.
-        episodes: Number of episodes ended since the last generation, or number of summed metric
-            values, float `[P]`.
-        is_finite: Whether all numbers have been finite since the last generation, bool `[P]`.
+        key: Random keys for the replacement of each member, `[P]`.
+        total_return: Sum of rewards since the last generation, float `[P]`. With another selection
+            metric: sum of its values since then, or the last value of a metric of the state.
+        episodes: Number of episodes that ended since the last generation, float `[P]`. With another
+            selection metric: number of values in `total_return`.
+        is_finite: Whether all finite checks have passed since the last generation, bool `[P]`.
         fitness: Last known fitness, or NaN if unknown, float `[P]`. A copy starts with the fitness
             of its parent.
     """
@@ -100,13 +102,14 @@ class EvolutionState(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """Result of one call of `evolve`.
+    """Fitness, parents and settings of one generation, as returned by `evolve`.
 
     Attributes:
         fitness: Last known fitness before the generation, or NaN if unknown or not finite, float
             `[P]`.
-        parent: Index of the parent of each replaced member, or the member's own index, int32 `[P]`.
-        settings: Settings after the generation by name, float `[P]`.
+        parent: Index of the parent of each replaced member, int32 `[P]`. For members that are not
+            replaced, the index of the member itself.
+        settings: Evolved settings after the generation, keyed by name, float `[P]` each.
     """
 
     fitness: jax.Array
@@ -117,13 +120,13 @@ class Generation(NamedTuple):
 def evolving(algorithm: Algorithm, ranges: Ranges, metric: str = EPISODE_RETURN) -> Algorithm:
     """Build a population that measures the fitness of its members for `evolve`.
 
-    Its `init` takes a pair of key arrays `[P]`. The first array is for the runs of the members, the
-    second for sampling settings and replacing members. `init` samples the settings in `ranges` and
-    overrides the values in the configs.
+    The `init` of the result takes a pair of key arrays `[P]` and the configs. The first array is
+    for the runs of the members, the second for sampling settings and replacing members. `init`
+    samples the settings in `ranges`, which override the values in the configs.
 
     Args:
         algorithm: Population built by `population`.
-        ranges: Range of each setting that evolves, by name.
+        ranges: Ranges of the settings that evolve, keyed by the name of the setting.
         metric: Selection metric, where larger is better: `episode_return`, a metric of
             `Algorithm.state_metrics` (its value after the last update), or a metric of updates (its
             mean since the last generation).
@@ -194,12 +197,12 @@ def add_measurement(
 ) -> tuple[jax.Array, jax.Array]:
     """Return the measurements of all members after an update.
 
-    Values of metrics that are not finite are ignored.
+    Non-finite values of a selection metric other than the return are ignored.
 
     Args:
         state: Population before the update.
-        state_metrics: Metrics of the state after the update.
-        metrics: Metrics of the update.
+        state_metrics: Metrics of the state after the update, keyed by name, `[P]` each.
+        metrics: Metrics of the update, with a leading axis `[P]`.
         metric: Name of the selection metric.
 
     Returns:
@@ -254,12 +257,12 @@ def evolve(
 
     Args:
         algorithm: Population built by `population`.
-        state: Population with measurements.
-        ranges: Range of each setting that evolves, by name.
+        state: State of the population that `evolving` builds.
+        ranges: Ranges of the settings that evolve, keyed by the name of the setting.
         method: Settings of population-based training.
 
     Returns:
-        The state after the generation, and a description of the generation.
+        The state after the generation, and the fitness, parents and settings of the generation.
     """
     split = jax.vmap(lambda key: tuple(jax.random.split(key, 4)))
     key, parent_key, explore_key, reseed_key = split(state.key)
@@ -318,7 +321,8 @@ def select_parents(
 
     The worst `fraction` of the members and all non-finite members are candidates for replacement.
     The best `fraction` of the members are candidates for parents. Finite members of unknown fitness
-    are neither. A candidate is replaced if its fitness is lower than that of a random parent.
+    are candidates for neither. A candidate for replacement is replaced if its fitness is lower than
+    that of a randomly selected parent.
 
     Args:
         keys: Random key of each member, `[P]`.
@@ -327,8 +331,8 @@ def select_parents(
         fraction: Share of the members that are candidates for replacement and for parents.
 
     Returns:
-        Index of the parent of each replaced member, and the own index of all other members, int32
-        `[P]`.
+        Index of the parent of each replaced member, int32 `[P]`. For members that are not replaced,
+        the index of the member itself.
     """
     unchanged = jnp.arange(fitness.size, dtype=jnp.int32)
     is_known = jnp.isfinite(fitness)
@@ -350,10 +354,7 @@ def select_parents(
 
 
 def num_selected(num_members: int, fraction: float) -> int:
-    """Return the maximum number of parents of a generation.
-
-    It is also the maximum number of finite members that a generation replaces.
-    """
+    """Return the maximum number of parents, and of replaced finite members, in one generation."""
     return min(max(int(num_members * fraction), 1), num_members // 2)
 
 
@@ -366,7 +367,7 @@ def sample_setting(key: jax.Array, span: Range) -> jax.Array:
 def explore_setting(
     key: jax.Array, value: jax.Array, span: Range, method: EvolutionConfig
 ) -> jax.Array:
-    """Perturb or resample a setting of a parent to obtain the setting of its child.
+    """Return the setting of a child: the perturbed setting of its parent, or a new sample.
 
     Args:
         key: Random key.

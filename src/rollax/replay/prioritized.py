@@ -6,8 +6,8 @@ p_i  = |delta_i| + epsilon
 P(i) = p_i^alpha / sum_k p_k^alpha                                                     (Eq. 1)
 w_i  = (N P(i))^-beta / max_j w_j                                                      (section 3.4)
 
-New transitions get the largest priority so far. beta increases linearly to 1 over training. The
-maximum of the weights is over the batch. In the paper, it is over the whole replay.
+New transitions get the largest priority so far. beta increases linearly to 1 over training. max_j
+w_j is the largest weight in the batch. In the paper, it is the largest weight in the whole replay.
 
 A node of the tree has 16 children instead of two. A million leaves therefore need only five levels,
 and the cost of a level hardly depends on the width of its nodes. Sums on changed paths are
@@ -45,7 +45,7 @@ def init_sum_tree(size: int) -> SumTree:
 
 
 def build_sum_tree(weight: jax.Array) -> SumTree:
-    """Build the tree of nonnegative weights `[size]` in O(size)."""
+    """Return the sum tree of nonnegative weights `[size]`. The cost is O(size)."""
     levels: list[jax.Array] = []
     while not levels or levels[0].shape[0] > 1:
         nodes = -(-weight.size // CHILDREN_PER_NODE)
@@ -65,7 +65,7 @@ def total_weight(tree: SumTree) -> jax.Array:
 
 
 def set_weights(tree: SumTree, index: jax.Array, weight: jax.Array, keep: jax.Array) -> SumTree:
-    """Set B weights. The cost is proportional to B times the number of levels.
+    """Set the weights at B indices. The cost is proportional to B times the number of levels.
 
     Args:
         tree: Tree.
@@ -88,7 +88,7 @@ def set_weights(tree: SumTree, index: jax.Array, weight: jax.Array, keep: jax.Ar
 
 
 def find_indices(tree: SumTree, point: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Find the first indices at which the cumulative sum of the weights exceeds the given points.
+    """Return, for each point, the first index whose cumulative sum of weights exceeds the point.
 
     If the points are uniform between 0 and the total weight, indices are sampled in proportion to
     their weights.
@@ -123,10 +123,10 @@ class PrioritizedReplayState(NamedTuple):
     """Replay with priorities and a sum tree for sampling.
 
     Attributes:
-        replay: Replay of S streams with N rows each.
-        tree: Sum tree of p^alpha.
-        priority: Priorities p, float `[S * N]`. They are stored to rebuild the tree for another
-            alpha.
+        replay: Replay of S streams with up to N transitions each.
+        tree: Sum tree of the weights p^alpha of all transitions.
+        priority: Priorities p, float `[S * N]`. They are stored so that the tree can be rebuilt for
+            another alpha.
         max_priority: Largest priority so far, float `[]`.
         max_weight: Largest p^alpha so far, float `[]`.
     """
@@ -141,9 +141,10 @@ class PrioritizedReplayState(NamedTuple):
 def reweight_priorities(
     state: PrioritizedReplayState, exponent: jax.Array | float
 ) -> PrioritizedReplayState:
-    """Rebuild the sum tree for another exponent alpha, in O(capacity).
+    """Rebuild the sum tree for another exponent alpha. The cost is O(capacity).
 
-    This is necessary when the settings of a population member change.
+    This is necessary when the setting `priority_exponent` changes, for example by population-based
+    training.
 
     Args:
         state: Replay state.
@@ -170,7 +171,10 @@ def _set_priorities(
     keep: jax.Array,
     replay: ReplayState,
 ) -> PrioritizedReplayState:
-    """Set priorities p `[B]` and weights p^alpha `[B]` at the indices where `keep` is true."""
+    """Set priorities p `[B]` and weights p^alpha `[B]` at `index` `[B]`, and replace the replay.
+
+    Priorities and weights are only set where `keep` is true.
+    """
     place = jnp.where(keep, index, state.priority.size)  # indices out of range are not written
     priorities = state.priority.at[place].set(priority, mode="drop")
     return state._replace(
@@ -191,16 +195,14 @@ class PrioritizedReplayConfig(ring.ReplaySettings, Protocol):
 
 
 def make_prioritized_replay(num_steps: int = 1) -> ReplayBuffer:
-    """Build a replay buffer that samples transitions in proportion to p^alpha.
-
-    Its functions take a `PrioritizedReplayConfig` with `priority_exponent` (alpha),
-    `importance_exponent` (initial beta) and `priority_epsilon` (epsilon).
+    """Build a replay buffer that samples transitions with probability proportional to p^alpha.
 
     Args:
         num_steps: Number of steps of n-step returns.
 
     Returns:
-        The replay buffer.
+        The replay buffer. Its functions take a `PrioritizedReplayConfig` with `priority_exponent`
+        (alpha), `importance_exponent` (initial beta) and `priority_epsilon` (epsilon).
     """
 
     def sample(
@@ -237,7 +239,7 @@ def make_prioritized_replay(num_steps: int = 1) -> ReplayBuffer:
 def init_prioritized_replay(
     example: ReplayStep, num_streams: int, config: PrioritizedReplayConfig
 ) -> PrioritizedReplayState:
-    """Return an empty replay for steps with the shapes and dtypes of `example`."""
+    """Return an empty replay for transitions with the shapes and dtypes of `example`."""
     ring.check_capacity(num_streams, config.capacity, config.batch_size)
     rows, size = (
         ring.init_replay(example, num_streams, config.capacity),
@@ -251,7 +253,7 @@ def init_prioritized_replay(
 def add_with_largest_priority(
     state: PrioritizedReplayState, rows: ReplayStep, keep: jax.Array
 ) -> PrioritizedReplayState:
-    """Add steps `[S, ...]` with the largest priority so far in the streams where `keep` is true."""
+    """Add transitions `[S, ...]` where `keep` is true, with the largest priority so far."""
     after = ring.add_row_per_stream(state.replay, rows, keep)
     priority, weight = (jnp.full(keep.shape, x) for x in (state.max_priority, state.max_weight))
     return _set_priorities(state, ring.newest_indices(after), priority, weight, keep, after)
@@ -264,12 +266,12 @@ def update_priorities(
     td_error: jax.Array,
     is_active: jax.Array,
 ) -> PrioritizedReplayState:
-    """Set the priorities of sampled rows. The state is unchanged where `is_active` is false.
+    """Set the priorities of sampled transitions. If `is_active` is false, nothing changes.
 
     Args:
         state: Replay state.
         config: Settings with `priority_exponent` and `priority_epsilon`.
-        index: Indices of the rows, int32 `[B]`.
+        index: Indices of the transitions, int32 `[B]`, as returned by `ReplayBuffer.sample`.
         td_error: Absolute TD errors, float `[B]`.
         is_active: Whether learning has started, bool `[]`.
 

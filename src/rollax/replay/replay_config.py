@@ -1,4 +1,4 @@
-"""Settings of algorithms with a replay buffer, and their cycles of acting and learning."""
+"""Settings of algorithms with a replay buffer, and the sizes of cycles of acting and learning."""
 
 from fractions import Fraction
 
@@ -53,7 +53,8 @@ def compute_replay_cycle(config: ReplayConfig) -> tuple[int, int]:
     """Return the number of steps per environment and the number of gradient steps in one cycle.
 
     Raises:
-        UsageError: If the sizes in the config are inconsistent.
+        UsageError: If the replay ratio does not give a whole number of gradient steps, if
+            `num_steps` is not a multiple of the cycle, or if `capacity` is below `batch_size`.
     """
     exact = Fraction(config.replay_ratio * config.num_envs)
     ratio = exact.limit_denominator(DEFAULT_MAX_CYCLE_STEPS)

@@ -1,15 +1,16 @@
 """Replay buffers with one ring of transitions per stream and uniform sampling.
 
-A `ReplayState` is a pytree of arrays `[S, N, ...]` with S streams of N rows each, stored in the
-dtypes of the rows. The time to add a row per stream and to sample a batch does not depend on N if
-the state is donated to the compiled program.
+A `ReplayState` stores the last N transitions (rows) of each of S streams in arrays `[S, N, ...]`
+with the dtypes of the transitions. An index `s * N + n` selects entry n of stream s. If the state
+is donated to the compiled program, the time to add one transition per stream and to sample a batch
+does not depend on N.
 
 rollax does not use flashbax 0.1.3 for these reasons:
 
-- All of its streams advance together, so it would store steps of agents that are done.
-- It uses the observation of the next row as the next observation. At the end of an episode, that
-  row belongs to another episode.
-- Its buffers do not report their size.
+- Its streams advance together, so it would store transitions of agents that are done.
+- It uses the observation of the next transition as the next observation. At the end of an episode,
+  the next transition belongs to another episode.
+- Its buffers do not report the number of stored transitions.
 - It depends on tensorstore.
 """
 
@@ -52,12 +53,12 @@ class ReplayStep(NamedTuple):
 
 
 class ReplayState(NamedTuple):
-    """The last N rows of each of S streams.
+    """The last N transitions of each of S streams.
 
     Attributes:
-        data: Rows, `[S, N, ...]`.
-        cursor: Position of the next row, int32 `[S]`.
-        size: Number of stored rows, int32 `[S]`.
+        data: Pytree of transitions, `[S, N, ...]`.
+        cursor: Position in each ring where the next transition is written, int32 `[S]`.
+        size: Number of stored transitions, int32 `[S]`.
     """
 
     data: Any
@@ -66,7 +67,7 @@ class ReplayState(NamedTuple):
 
 
 class ReplayBatch(NamedTuple):
-    """Batch of transitions `[B, ...]` for the target `reward + discount * value(next_obs)`.
+    """Batch of k-step transitions for the target `reward + discount * value(next_obs)`.
 
     Attributes:
         obs: Observations.
@@ -74,7 +75,7 @@ class ReplayBatch(NamedTuple):
         reward: Discounted sum of the rewards of k steps, float `[B]`.
         discount: gamma^k, or 0 if the episode terminated within the k steps, float `[B]`.
         next_obs: Observations after k steps.
-        weight: Weight of each sample in the loss, 1 for uniform sampling, float `[B]`.
+        weight: Importance weight of each sample in the loss, 1 for uniform sampling, float `[B]`.
         reset: Whether `obs` begins an episode, bool `[B]`.
         carry: Memory of the policy at `obs` and before any reset, `[B, ...]`.
     """
@@ -90,22 +91,22 @@ class ReplayBatch(NamedTuple):
 
 
 class ReplayBuffer(NamedTuple):
-    """Pure functions of a replay buffer.
+    """Pure functions of a replay buffer with S streams.
 
-    `make_uniform_replay` and `rollax.replay.prioritized.make_prioritized_replay` build it.
+    Use `make_uniform_replay` or `rollax.replay.prioritized.make_prioritized_replay` to build one.
 
     Attributes:
         init: Function `(example, num_streams, config)` that returns the initial state. `example` is
-            one step of one stream.
-        add: Function `(state, steps, keep)` that returns the state after adding the steps
-            `[S, ...]` where the mask `keep`, bool `[S]`, is true.
-        can_sample: Function `(state, config)` that returns whether there are enough steps for a
-            batch, bool `[]`.
-        sample: Function `(state, config, key, progress)` that returns a batch and its indices,
-            int32 `[B]`.
+            one transition of one stream.
+        add: Function `(state, steps, keep)` that adds one transition `steps[s]` to each stream s
+            where the mask `keep`, bool `[S]`, is true. It returns the new state.
+        can_sample: Function `(state, config)` that returns whether there are enough transitions for
+            a batch, bool `[]`.
+        sample: Function `(state, config, key, progress)` that returns a batch and the indices of
+            its transitions, int32 `[B]`. `progress` is the completed fraction of training.
         update_priorities: Function `(state, config, index, td_error, is_active)` that returns the
-            state after learning from a batch. `td_error` are absolute TD errors `[B]`, and
-            `is_active`, bool `[]`, is whether learning has started.
+            state with the priorities of a sampled batch. `td_error` holds absolute TD errors `[B]`.
+            If `is_active`, bool `[]`, is false, the state is unchanged.
     """
 
     init: Callable[[ReplayStep, int, Any], Any]
@@ -157,12 +158,12 @@ def make_uniform_replay(num_steps: int = 1) -> ReplayBuffer:
 
 
 def size_in_bytes(example: PyTree, num_streams: int, capacity: int) -> int:
-    """Return the size of the rows of a replay buffer in bytes.
+    """Return the size of the stored transitions of a full replay buffer in bytes.
 
     Args:
-        example: One row of one stream, or its shapes.
+        example: One transition of one stream, as arrays or `jax.ShapeDtypeStruct`s.
         num_streams: Number of streams.
-        capacity: Number of rows of all streams together.
+        capacity: Total number of transitions in all streams.
     """
     row = sum(
         math.prod(x.shape) * x.dtype.itemsize
@@ -176,9 +177,9 @@ def check_capacity(num_streams: int, capacity: int, batch_size: int, num_steps: 
 
     Args:
         num_streams: Number of streams.
-        capacity: Number of rows of all streams together.
+        capacity: Total number of transitions in all streams.
         batch_size: Number of sequences in a batch.
-        num_steps: Number of steps of a sequence.
+        num_steps: Number of consecutive transitions in a sequence.
 
     Raises:
         UsageError: If the capacity is too small.
@@ -195,16 +196,16 @@ def init_replay(example: PyTree, num_streams: int, capacity: int) -> ReplayState
     """Return an empty replay with one ring per stream.
 
     Args:
-        example: One row of one stream as a pytree of arrays.
-        num_streams: Number of streams.
-        capacity: Number of rows of all streams together. Each ring has `capacity // num_streams`
-            rows.
+        example: One transition of one stream as a pytree of arrays.
+        num_streams: Number of streams S.
+        capacity: Total number of transitions in all streams. Each ring holds N = `capacity //
+            num_streams` transitions.
 
     Returns:
         The replay.
 
     Raises:
-        UsageError: If the capacity is smaller than the number of streams, or too large for int32.
+        UsageError: If the capacity is smaller than the number of streams, or S * N is 2^31 or more.
     """
     if capacity < num_streams:
         raise UsageError(
@@ -220,12 +221,12 @@ def init_replay(example: PyTree, num_streams: int, capacity: int) -> ReplayState
 
 
 def add_row_per_stream(replay: ReplayState, rows: PyTree, keep: jax.Array) -> ReplayState:
-    """Add one row to each stream where `keep` is true. Full rings overwrite their oldest row.
+    """Add one transition to each stream where `keep` is true. Full rings overwrite the oldest one.
 
     Args:
-        replay: Replay.
-        rows: Rows `[S, ...]`.
-        keep: Whether to add each row, bool `[S]`.
+        replay: Replay of S streams.
+        rows: Transitions `[S, ...]`, one per stream.
+        keep: Whether to add the transition of each stream, bool `[S]`.
 
     Returns:
         The updated replay.
@@ -242,14 +243,15 @@ def add_row_per_stream(replay: ReplayState, rows: PyTree, keep: jax.Array) -> Re
 
 
 def add_rows(replay: ReplayState, rows: PyTree, keep: jax.Array) -> ReplayState:
-    """Add several rows in order to a replay with one ring. A full ring overwrites its oldest rows.
+    """Add several transitions in order to a replay with a single stream.
 
-    If more than N rows are added, the last N remain.
+    A full ring overwrites its oldest transitions. If more than N transitions are added, the last N
+    remain.
 
     Args:
         replay: Replay of one stream, `[1, N, ...]`.
-        rows: Rows `[R, ...]`, oldest first.
-        keep: Whether to add each row, bool `[R]`.
+        rows: Transitions `[R, ...]`, oldest first.
+        keep: Whether to add each transition, bool `[R]`.
 
     Returns:
         The updated replay.
@@ -269,7 +271,7 @@ def add_rows(replay: ReplayState, rows: PyTree, keep: jax.Array) -> ReplayState:
 
 
 def newest_indices(replay: ReplayState) -> jax.Array:
-    """Return the index of the newest row of each stream, int32 `[S]`."""
+    """Return the index of the newest transition of each stream, int32 `[S]`."""
     num_streams, ring_size = _ring_shape(replay)
     return jnp.arange(num_streams) * ring_size + (replay.cursor - 1) % ring_size
 
@@ -282,20 +284,20 @@ def can_sample(replay: ReplayState, batch_size: int, length: int = 1) -> jax.Arr
 def sample_indices(
     replay: ReplayState, key: jax.Array, batch_size: int, length: int = 1
 ) -> jax.Array:
-    """Sample sequences of `length` consecutive rows of a stream, uniformly over all sequences.
+    """Sample sequences of `length` consecutive transitions of a stream, uniformly with replacement.
 
     Args:
         replay: Replay.
         key: Random key.
         batch_size: Number of sequences B.
-        length: Number of rows of a sequence.
+        length: Number of transitions in a sequence.
 
     Returns:
-        Indices of the first row of each sequence, int32 `[B]`.
+        Index of the first transition of each sequence, int32 `[B]`.
 
     Raises:
-        UsageError: If all streams have less than `length` rows. Compiled code does not raise it and
-            must check `can_sample` first.
+        UsageError: If all streams have fewer than `length` transitions. Compiled code does not
+            raise it and must check `can_sample` first.
     """
     if not isinstance(replay.size, Tracer) and not can_sample(replay, 1, length):
         raise UsageError(
@@ -318,22 +320,31 @@ def sample_indices(
 
 
 def gather_rows(replay: ReplayState, index: jax.Array, offset: jax.Array | int = 0) -> Any:
-    """Return the rows at the indices `[...]`, moved forward by `offset` rows within their ring."""
+    """Return the transitions that follow those at `index` by `offset` steps in the same ring.
+
+    Args:
+        replay: Replay.
+        index: Indices, int32 `[...]`.
+        offset: Number of steps to move forward, which broadcasts to the shape of `index`.
+
+    Returns:
+        Transitions, `[..., *]`.
+    """
     num_streams, ring_size = _ring_shape(replay)
     stream, position = index // ring_size, (index % ring_size + offset) % ring_size
     return jax.tree.map(lambda x: x.at[stream, position].get(mode="promise_in_bounds"), replay.data)
 
 
 def gather_sequences(replay: ReplayState, index: jax.Array, length: int) -> Any:
-    """Return sequences of consecutive rows, `[L, B, ...]`.
+    """Return sequences of consecutive transitions, `[L, B, ...]`.
 
-    To learn a policy with memory, store its memory in the rows, and unroll the network from the
-    memory of the first row.
+    To train a policy with memory, store the memory in `ReplayStep.carry`, and unroll the network
+    from the memory of the first transition.
 
     Args:
         replay: Replay.
-        index: Indices of the first rows, int32 `[B]`.
-        length: Number of rows L.
+        index: Index of the first transition of each sequence, int32 `[B]`.
+        length: Number of transitions L.
     """
     return gather_rows(
         replay, jnp.broadcast_to(index, (length, *index.shape)), jnp.arange(length)[:, None]
@@ -345,14 +356,15 @@ def make_nstep_batch(
 ) -> ReplayBatch:
     """Return a batch of transitions with n-step returns.
 
-    The reward of a transition is R = sum_(i<k) gamma^i r_i, and its discount is gamma^k, or 0 if
-    the episode terminates. The number of steps k is `num_steps`. It is smaller if the episode ends
-    earlier, if the newest row is reached, or if another episode begins without the end of the
-    previous one. The latter occurs for simulators when a run is resumed.
+    The reward of a transition is R = sum_(i<k) gamma^i r_i. Its discount is gamma^k, or 0 if the
+    episode terminates within the k steps. The number of steps k is at most `num_steps`. It is
+    smaller if the episode ends earlier, if the newest transition is reached, or if a new episode
+    begins although the previous episode did not end. The last case occurs when a run with
+    simulators is resumed.
 
     Args:
         replay: Replay of `ReplayStep`s.
-        index: Indices of the first rows, int32 `[B]`.
+        index: Index of the first step of each transition, int32 `[B]`.
         num_steps: Maximum number of steps k.
         gamma: Discount factor.
 
@@ -394,5 +406,5 @@ def make_nstep_batch(
 
 
 def _ring_shape(replay: ReplayState) -> tuple[int, int]:
-    """Return the number of streams and the number of rows per stream."""
+    """Return the number of streams S and the capacity N of each ring."""
     return jax.tree.leaves(replay.data)[0].shape[:2]
