@@ -1,6 +1,6 @@
-"""Names of other libraries for settings, arguments and metrics, and their names in rollax.
+"""Names that other libraries use for settings, arguments and metrics, with the rollax names.
 
-Errors about an unknown name suggest the name in this table. The page
+Errors about an unknown name suggest the rollax name in this table. The page
 docs/tutorials/from-sb3-and-cleanrl.md contains the tables of `format_table`.
 """
 
@@ -14,7 +14,7 @@ class Synonym(NamedTuple):
     """Names of one setting in rollax and in other libraries.
 
     Attributes:
-        rollax: Names in rollax. Each of them exists in some context, such as an algorithm.
+        rollax: Names in rollax. Not every name exists for every algorithm.
         sb3: Names in Stable-Baselines3.
         cleanrl: Names in CleanRL.
         others: Names in other libraries, such as RLlib, Brax, PureJaxRL and Lightning.
@@ -48,7 +48,7 @@ def _make_synonym(row: Mapping[str, str]) -> Synonym:
 
 
 class SynonymMatch(NamedTuple):
-    """Names of rollax for a name of another library.
+    """rollax names that correspond to a name of another library.
 
     Attributes:
         names: Names, as spelled in the list of known names.
@@ -65,10 +65,11 @@ class SynonymMatch(NamedTuple):
 
 
 def find_synonym(name: str, known: Iterable[str]) -> SynonymMatch | None:
-    """Return the names of rollax for a name of another library.
+    """Return the rollax names that correspond to a name of another library.
 
-    Case, dashes and prefixes such as `--`, `config.` and `network.` are ignored. A name that rollax
-    has too, but not in this context, is not a synonym of other names.
+    Case and the prefixes `--`, `config.`, `network.` and `options.` are ignored, and dashes count
+    as underscores. A name that is also a rollax name in the same row of the table is not treated as
+    a synonym.
 
     Args:
         name: Unknown name.
@@ -98,7 +99,7 @@ def _normalize(name: str) -> str:
 
 
 def format_table(title: str) -> str:
-    """Return the Markdown table with a title."""
+    """Return the table with the given title as Markdown."""
     rows = ["| SB3 | CleanRL | others | rollax | remark |", "|---|---|---|---|---|"]
     for synonym in read_synonyms()[title]:
         names = (synonym.sb3, synonym.cleanrl, synonym.others, synonym.rollax)
