@@ -1,6 +1,6 @@
-"""Names of other libraries for settings, arguments and metrics, and their names in rollax.
+"""Names that other libraries use for settings, arguments and metrics, with the rollax names.
 
-Errors about an unknown name suggest the name in this table. The page
+Errors about an unknown name suggest the rollax name in this table. The page
 docs/tutorials/from-sb3-and-cleanrl.md contains the tables of `format_table`.
 """
 
@@ -14,7 +14,7 @@ class Synonym(NamedTuple):
     """Names of one setting in rollax and in other libraries.
 
     Attributes:
-        rollax: Names in rollax. Not every name exists in every context, such as an algorithm.
+        rollax: Names in rollax. Not every name exists for every algorithm.
         sb3: Names in Stable-Baselines3.
         cleanrl: Names in CleanRL.
         others: Names in other libraries, such as RLlib, Brax, PureJaxRL and Lightning.
@@ -48,7 +48,7 @@ def _make_synonym(row: Mapping[str, str]) -> Synonym:
 
 
 class SynonymMatch(NamedTuple):
-    """Result of `find_synonym`.
+    """rollax names that correspond to a name of another library.
 
     Attributes:
         names: Names in rollax, spelled as in the argument `known` of `find_synonym`.
@@ -65,10 +65,11 @@ class SynonymMatch(NamedTuple):
 
 
 def find_synonym(name: str, known: Iterable[str]) -> SynonymMatch | None:
-    """Return the rollax names of a setting that has the name `name` in another library.
+    """Return the rollax names that correspond to a name of another library.
 
-    Case, dashes and the prefixes `--`, `config.`, `network.` and `options.` are ignored. Names that
-    rollax itself uses elsewhere are not translated.
+    Case and the prefixes `--`, `config.`, `network.` and `options.` are ignored, and dashes count
+    as underscores. A name that is also a rollax name in the same row of the table is not treated as
+    a synonym.
 
     Args:
         name: Unknown name.
@@ -98,7 +99,7 @@ def _normalize(name: str) -> str:
 
 
 def format_table(title: str) -> str:
-    """Format the synonyms with the given table title as a Markdown table."""
+    """Return the table with the given title as Markdown."""
     rows = ["| SB3 | CleanRL | others | rollax | remark |", "|---|---|---|---|---|"]
     for synonym in read_synonyms()[title]:
         names = (synonym.sb3, synonym.cleanrl, synonym.others, synonym.rollax)
