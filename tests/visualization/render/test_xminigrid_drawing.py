@@ -97,7 +97,7 @@ def test_captions_name_actions_and_episodes(policy, played):
     said = [
         captions.make_caption(policy.environment, drawing, played, frame) for frame in played.frames
     ]
-    assert said[0].action == "start" and said[0].trial == "episode 1 of 3"
+    assert said[0].action == "start" and said[0].trial_text == "episode 1 of 3"
     for frame, caption in list(zip(played.frames, said, strict=True))[1:]:
         assert caption.action == f"action {xminigrid.ACTION_NAMES[int(frame.action)]}"
     assert all(
