@@ -14,7 +14,7 @@ from gymnasium import spaces as theirs
 import rollax
 from rollax.checks.environment_check import FaultyEnvironmentError, check_values
 from rollax.environments import Transition
-from rollax.environments.step_values import SimulatorFaultError, to_flag, to_reward
+from rollax.environments.host_environment import SimulatorFaultError, to_flag, to_reward
 from rollax.environments.suites.gymnasium import converters
 from rollax.environments.suites.gymnasium import simulator as gymnasium_simulator
 from rollax.errors import UsageError

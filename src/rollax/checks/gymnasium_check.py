@@ -10,7 +10,7 @@ import numpy as np
 
 from rollax.checks.declarations import space_faults
 from rollax.environments.environment import Environment, Simulator
-from rollax.environments.step_values import SimulatorFaultError, to_reward
+from rollax.environments.host_environment import SimulatorFaultError, to_reward
 from rollax.errors import UsageError, describe_error, error_message
 from rollax.spaces import Box, Discrete, MultiDiscrete
 from rollax.types import Observation

@@ -7,7 +7,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.environment import Transition, format_environment_html
+from rollax.environments.environment import Transition
+from rollax.environments.environment_text import format_environment_html
 from rollax.spaces import Box
 from rollax.types import Action, Observation, State
 

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from rollax.environments.capabilities import capabilities, has_finite_tasks
-from rollax.environments.environment import Environment, Transition, format_environment_html
+from rollax.environments.environment import Environment, Transition
+from rollax.environments.environment_text import format_environment_html
 from rollax.spaces import ActionSpace, Box, Space
 from rollax.types import Action, Observation, State, Task
 

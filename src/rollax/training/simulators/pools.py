@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rollax.environments.step_values import SimulatorFaultError
+from rollax.environments.host_environment import SimulatorFaultError
 from rollax.errors import error_message
 from rollax.training.simulators.vectorized import (
     SimulatorError,

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from rollax.environments.environment import Simulator
-from rollax.environments.step_values import SimulatorFaultError, to_flag, to_reward
+from rollax.environments.host_environment import SimulatorFaultError, to_flag, to_reward
 from rollax.errors import UsageError, error_message
 from rollax.types import Action, Leaf, Observation, PyTree
 

@@ -15,7 +15,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from rollax.environments.environment import Transition, format_environment_html
+from rollax.environments.environment import Transition
+from rollax.environments.environment_text import format_environment_html
 from rollax.errors import UsageError
 from rollax.spaces import Box
 from rollax.types import Action, Observation, State

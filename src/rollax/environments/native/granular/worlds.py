@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.environments.environment import Transition, format_environment_html
+from rollax.environments.environment import Transition
+from rollax.environments.environment_text import format_environment_html
 from rollax.environments.native.granular.common import (
     check_counts,
     check_physics,

@@ -11,7 +11,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.environments.environment import Transition, format_environment_html
+from rollax.environments.environment import Transition
+from rollax.environments.environment_text import format_environment_html
 from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete
 from rollax.types import Action, Observation, State

@@ -35,7 +35,8 @@ from rollax.environments.conversion import (
     signature_defaults,
     to_positive_int,
 )
-from rollax.environments.environment import Transition, format_environment, format_environment_html
+from rollax.environments.environment import Transition
+from rollax.environments.environment_text import format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.argument_checks import check_choices, creation_error
 from rollax.environments.suites.nonfinite_guard import terminate_nonfinite

@@ -32,7 +32,8 @@ from rollax.environments.conversion import (
     to_parameter_array,
     to_positive_int,
 )
-from rollax.environments.environment import Transition, format_environment, format_environment_html
+from rollax.environments.environment import Transition
+from rollax.environments.environment_text import format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.lazy_imports import defer_imports
 from rollax.environments.suites.output_capture import suppress_output

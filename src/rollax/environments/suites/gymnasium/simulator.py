@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 
 from rollax.environments.environment import SpaceConversion
-from rollax.environments.step_values import SimulatorFaultError, to_flag, to_reward
+from rollax.environments.host_environment import SimulatorFaultError, to_flag, to_reward
 from rollax.environments.suites.gymnasium import converters
 from rollax.environments.suites.gymnasium.converters import ACTION_MASK, Layout
 from rollax.environments.suites.gymnasium.validation import ObservationCheck

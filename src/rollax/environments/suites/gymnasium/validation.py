@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from gymnasium import spaces as theirs
 
-from rollax.environments.step_values import SimulatorFaultError
+from rollax.environments.host_environment import SimulatorFaultError
 from rollax.environments.suites.gymnasium.converters import ACTION_MASK, flatten_space
 from rollax.types import Leaf, Observation
 

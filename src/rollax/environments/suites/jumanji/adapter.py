@@ -34,7 +34,8 @@ from rollax.environments.conversion import (
     leaf_dtypes,
     to_positive_int,
 )
-from rollax.environments.environment import Transition, format_environment, format_environment_html
+from rollax.environments.environment import Transition
+from rollax.environments.environment_text import format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.jumanji.specs import (

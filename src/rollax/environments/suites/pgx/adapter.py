@@ -25,7 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.environments.conversion import cast_leaves, convert_arguments, leaf_dtypes
-from rollax.environments.environment import Transition, format_environment, format_environment_html
+from rollax.environments.environment import Transition
+from rollax.environments.environment_text import format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.output_capture import suppress_output
 from rollax.environments.suites.suite import SuiteEnvironment

@@ -29,7 +29,8 @@ from xminigrid.core.grid import free_tiles_mask
 from xminigrid.types import RuleSet, StepType, TimeStep
 
 from rollax.environments.conversion import cast_leaves, convert_arguments, leaf_dtypes
-from rollax.environments.environment import Transition, format_environment, format_environment_html
+from rollax.environments.environment import Transition
+from rollax.environments.environment_text import format_environment, format_environment_html
 from rollax.environments.suites import package_versions
 from rollax.environments.suites.argument_checks import check_choices
 from rollax.environments.suites.suite import SuiteEnvironment
