@@ -26,7 +26,7 @@ python3 develop.py setup               set up only
 python3 develop.py placeholders        list what has to be filled in before a release
 """
 COMMANDS = ("train", "test", "check", "fix", "docs", "setup")
-PLACEHOLDERS = r"github\.com/OWNER|`CONTACT`"
+PLACEHOLDERS = r"github(\.com)?/OWNER|`CONTACT`"
 
 
 def main(words: list[str]) -> int:

@@ -1,10 +1,11 @@
 """Pages of the site from files outside of docs/, and conversion of math to MathML.
 
-README.md becomes the first page, and every file that a page links to becomes a page. Links are relative to the page in
-the repository, so no address of the repository is needed. Browsers render MathML without scripts.
+README.md becomes the first page, and every file that a page links to becomes a page, notebooks with their outputs. Links are
+relative to the page in the repository, so no address of the repository is needed. Browsers render MathML without scripts.
 """
 
 import html
+import json
 import os
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
 MATH = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+WITH_LINKS = (".md", ".ipynb")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
 
 
@@ -30,7 +32,7 @@ def on_files(files: Files, config: Any) -> Files:
     for path in waiting:  # which grows
         if not path.startswith("docs/"):
             files.append(File.generated(config, page_of(path), content=text_of(path)))
-        if path.endswith(".md"):
+        if path.endswith(WITH_LINKS):
             linked = sorted(targets(path) - seen)
             waiting += [p for p in linked if not p.startswith("docs/") and (ROOT / p).is_file()]
             seen.update(linked)
@@ -40,7 +42,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Return the page with links that are valid on the site."""
     path = repository_path(page.file.src_uri)
-    if not path.endswith(".md"):
+    if not path.endswith(WITH_LINKS):
         return markdown
     folder = os.path.dirname(page.file.src_uri) or "."
 
@@ -92,12 +94,36 @@ def text_of(path: str) -> str:
     text = (ROOT / path).read_text()
     if path.endswith(".md"):
         return text
+    if path.endswith(".ipynb"):
+        return "\n\n".join(map(cell_text, json.loads(text)["cells"])) + "\n"
     return f"# {path}\n\n````{LANGUAGES.get(Path(path).suffix, 'text')}\n{text}````\n"
+
+
+def cell_text(cell: dict[str, Any]) -> str:
+    """Return a cell of a notebook as Markdown, with its outputs."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return source
+    return "\n\n".join([f"````python\n{source}\n````", *map(output_text, cell["outputs"])])
+
+
+def output_text(output: dict[str, Any]) -> str:
+    """Return an output of a cell: its picture, or else its HTML, or else its text."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        picture = "".join(data["image/png"]).replace("\n", "")
+        return f'<p><img alt="output" src="data:image/png;base64,{picture}"></p>'
+    if "text/html" in data:
+        # An empty line would end the block of HTML in Markdown.
+        lines = "".join(data["text/html"]).splitlines()
+        return "\n".join(["<div>", *(line for line in lines if line.strip()), "</div>"])
+    text = "".join(output.get("text", data.get("text/plain", ""))).rstrip("\n")
+    return f"````text\n{text}\n````"
 
 
 def targets(path: str) -> set[str]:
     """Return the files of the repository that a page links to."""
-    found = (resolved(path, link[1]) for link in LINK.finditer((ROOT / path).read_text()))
+    found = (resolved(path, link[1]) for link in LINK.finditer(text_of(path)))
     return {target for target in found if target is not None}
 
 
