@@ -108,9 +108,10 @@ def _train_until_stop(session: Session, request: StopRequest, agreed_request: St
     """Train until the end or a stop. Return False if nonfinite values stopped the run."""
     while True:
         update_program.agree_on_stop_and_pace(session, request, agreed_request)
-        is_interrupted = bool(agreed_request.signal_number) or session.callbacks.failure is not None
-        is_evaluated = not is_interrupted and evaluate_if_due(session)
+        is_evaluated = not _is_interrupted(session, agreed_request) and evaluate_if_due(session)
         is_at_end = session.updates >= session.spec.total_updates
+        # A signal may also arrive during the evaluation.
+        is_interrupted = _is_interrupted(session, agreed_request)
         should_end = is_at_end or is_interrupted or session.callbacks.should_stop
         if is_evaluated or should_end or _is_checkpoint_due(session):
             save_checkpoint(session)
@@ -160,6 +161,11 @@ def _evolve_if_due(session: Session) -> None:
         session.bad &= ~lineage.replaced_members(generation)
     if lineage.should_log_generation(spec, updates):
         session.show.message(lineage.format_generation(spec, updates, generation))
+
+
+def _is_interrupted(session: Session, request: StopRequest) -> bool:
+    """Return whether a signal requests a stop, or a callback has raised."""
+    return bool(request.signal_number) or session.callbacks.failure is not None
 
 
 def _is_checkpoint_due(session: Session) -> bool:
