@@ -85,12 +85,15 @@ class EpisodeSums(NamedTuple):
         total_length: Sum of the lengths, float32 `[]`.
         agent_type_sums: `(number, total_return)` of the agents of each type, keyed by agent type.
             Empty for environments with fewer than two agent types.
+        info: `(number, total)` of each value of the environment's `info`, reduced over an episode,
+            keyed by its name. `number` counts the episodes with a finite value.
     """
 
     number: Any = 0.0
     total_return: Any = 0.0
     total_length: Any = 0.0
     agent_type_sums: dict[str, tuple[Any, Any]] = {}
+    info: dict[str, tuple[Any, Any]] = {}
 
 
 class FiniteChecks(NamedTuple):

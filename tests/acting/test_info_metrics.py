@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import rollax
+from rollax.acting.info_metrics import info_shapes
+from rollax.acting.streams import init_actor, unroll
 from rollax.environments import Transition
 from rollax.environments.wrappers import PreviousActionReward, TimeLimit
 from rollax.errors import UsageError
@@ -17,7 +19,7 @@ from rollax.spaces import Box, Discrete
 from rollax.training.evaluation import task_results
 from support.counting_environment import Counting, evaluated
 from support.fixtures import compile_once, train  # noqa: F401
-from support.runs import evaluations
+from support.runs import evaluations, metrics
 
 
 @pytest.mark.parametrize("agents", [None, 3])
@@ -54,6 +56,59 @@ def test_a_run_chooses_how_info_counts(train: Callable) -> None:
     for wrong in ("steps", "steps=most", "=sum", "length=sum"):
         with pytest.raises(UsageError, match=r"NAME=HOW|unknown number in the info"):
             train("wrong", environment=environment, eval_info=(wrong,))
+
+
+@pytest.mark.parametrize("agents", [None, 3])
+def test_training_sums_info_over_episodes_that_ended(agents: int | None) -> None:
+    """Across the boundary of two rollouts, and once for an environment with several agents."""
+    environment = Counting(agents)
+    actor = init_actor(environment, jax.random.key(0), 6, ())
+    policy = constant_policy(agents)
+    roll = jax.jit(lambda actor, key: unroll(environment, policy, actor, key, 4)[::2])
+    totals: dict[str, float] = {}
+    for key in jax.random.split(jax.random.key(1), 5):
+        actor, sums = roll(actor, key)
+        for name, (number, total) in sums.info.items():
+            assert number == sums.number / (agents or 1)
+            totals[name] = totals.get(name, 0.0) + float(total)
+        # Agent i of three ends i steps after agent 0, and the episode with the last agent.
+        length = float(sums.total_length) / (agents or 1) + (float(number) if agents else 0.0)
+        assert float(sums.info["steps"][1]) == length
+    places = [totals.pop(f"place/{index}") for index in range(8)]
+    assert places == sorted(places, reverse=True) and places[0] > places[4] > 0
+    assert sum(places) == totals["steps"] == totals["right"]
+
+
+def constant_policy(agents: int | None) -> Callable:
+    """Return a policy without memory that always takes action 1."""
+    action = jnp.ones(() if agents is None else (agents,), jnp.int32)
+    return lambda carry, obs, reset, key: (carry, action, ())
+
+
+def test_large_entries_of_info_are_not_logged_in_training() -> None:
+    environment = TimeLimit(Doors(), 4)
+    logged = init_actor(environment, jax.random.key(0), 2, ()).episode_info
+    assert set(logged) == set(info_shapes(environment))
+    large = Pictures()
+    assert set(init_actor(large, jax.random.key(0), 2, ()).episode_info) == {"score"}
+
+
+class Pictures(Counting):
+    """Episodes with an array of 400 numbers in their info."""
+
+    def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
+        info = {"picture": jnp.zeros((20, 20)), "score": jnp.ones(())}
+        return super().step(key, state, action)._replace(info=info)
+
+
+def test_a_run_logs_info_in_training(train: Callable) -> None:
+    result = train(environment=Counting(agents=None))
+    lines = [line for line in metrics(result.folder) if "episode_return" in line]
+    assert lines
+    for line in lines:
+        assert line["episode_info/steps"] == pytest.approx(line["episode_length"])
+        assert 0 <= line["episode_info/place/4"] <= 1
+    assert "episode_info/steps" in result.metrics
 
 
 class Doors(eqx.Module):

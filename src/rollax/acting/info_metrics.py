@@ -1,5 +1,6 @@
 """Reduction of the environment's `info` over an episode to its mean, sum or last value."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ from rollax.environments.trace_cache import trace_once
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import make_zeros
 from rollax.types import PyTree
+
+# Entries of `info` with more elements are not logged in training.
+MAX_LOGGED_ELEMENTS = 16
 
 
 class InfoReduction(NamedTuple):
@@ -33,7 +37,10 @@ class InfoReduction(NamedTuple):
 
 
 def make_info_reduction(
-    environment: Environment, choices: Mapping[str, str] | None = None
+    environment: Environment,
+    choices: Mapping[str, str] | None = None,
+    *,
+    max_elements: float = math.inf,
 ) -> InfoReduction:
     """Build the reduction of the environment's `info`. All values are reduced as float32.
 
@@ -42,6 +49,7 @@ def make_info_reduction(
         choices: Dictionary from the name of an `info` entry to "mean", "sum" or "last". It
             overrides the reductions declared by an `InfoReductionsEnvironment`. Entries without a
             reduction are reduced to their mean.
+        max_elements: Entries with more elements are omitted.
 
     Returns:
         The reduction.
@@ -50,7 +58,12 @@ def make_info_reduction(
         UsageError: If a reduction is not "mean", "sum" or "last".
         UnknownNameError: If `choices` contains a name that is not in the environment's `info`.
     """
-    shapes, by = info_shapes(environment), validate_reductions(environment, choices)
+    by = validate_reductions(environment, choices)
+    shapes = {
+        name: shape
+        for name, shape in info_shapes(environment).items()
+        if math.prod(shape.shape) <= max_elements
+    }
 
     def start(number: int) -> Any:
         return jax.tree.map(lambda x: jnp.zeros((number, *x.shape)), shapes)
@@ -104,6 +117,31 @@ def validate_reductions(
                 f"{', '.join(INFO_REDUCTIONS)}."
             )
     return {name: how.get(name, "mean") for name in shapes}
+
+
+def sum_ended_info(
+    info: Mapping[str, jax.Array], ended: jax.Array
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Return the terms of `EpisodeSums.info` in each environment, 0 where no episode ended.
+
+    Args:
+        info: Reduced entries of the current episodes, `[E, ...]` each.
+        ended: Whether the episode ended, bool `[E]`.
+
+    Returns:
+        `(number, total)`, float32 `[E]` each, keyed by the name of an entry. Arrays have one key
+        `<name>/<index>` per element.
+    """
+    sums = {}
+    for name, values in info.items():
+        elements = values.reshape(values.shape[0], -1)
+        for index in range(elements.shape[1]):
+            is_counted = ended & jnp.isfinite(elements[:, index])
+            sums[name if values.ndim == 1 else f"{name}/{index}"] = (
+                is_counted.astype(jnp.float32),
+                jnp.where(is_counted, elements[:, index], 0.0),
+            )
+    return sums
 
 
 def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:

@@ -12,6 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import spaces, tree
+from rollax.acting.info_metrics import (
+    MAX_LOGGED_ELEMENTS,
+    InfoReduction,
+    make_info_reduction,
+    sum_ended_info,
+)
 from rollax.algorithm import EpisodeSums
 from rollax.algorithm import reseed as reseed_keys
 from rollax.environments.capabilities import capabilities, find_acting_agents, is_on_host
@@ -44,6 +50,8 @@ class ActorState(NamedTuple):
         episode_return: Return of the running episode, float `[E]` or `[E, A]`.
         episode_length: Number of steps of the running episode, int32 `[E]` or `[E, A]`.
         reset_pool: Precomputed resets, or None if environments do not restart.
+        episode_info: Accumulators of the `info` of the running episode
+            (`rollax.acting.info_metrics`), `[E, ...]`. Empty if it is not logged.
     """
 
     env_state: Any
@@ -54,6 +62,7 @@ class ActorState(NamedTuple):
     episode_return: jax.Array
     episode_length: jax.Array
     reset_pool: ResetPool | None
+    episode_info: PyTree = {}
 
 
 class Experience(NamedTuple):
@@ -173,7 +182,13 @@ def init_actor(environment: Environment, key: jax.Array, num_envs: int, carry: C
             carry,
         )
     (env_state, obs), pool = init_reset_pool(environment, key, num_envs)
-    return make_actor(environment, env_state, obs, carry)._replace(reset_pool=pool)
+    info = _make_logged_info_reduction(environment).start(num_envs)
+    actor = make_actor(environment, env_state, obs, carry)
+    return actor._replace(reset_pool=pool, episode_info=info)
+
+
+def _make_logged_info_reduction(environment: Environment) -> InfoReduction:
+    return make_info_reduction(environment, max_elements=MAX_LOGGED_ELEMENTS)
 
 
 def split_step_keys(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -227,7 +242,14 @@ def step(
     )
     totals = actor.episode_return + reward, actor.episode_length + (1 if mask is None else mask)
     next_actor = ActorState(
-        after.state, after.obs, jnp.zeros_like(actor.reset), carry, done, *totals, actor.reset_pool
+        after.state,
+        after.obs,
+        jnp.zeros_like(actor.reset),
+        carry,
+        done,
+        *totals,
+        actor.reset_pool,
+        actor.episode_info,
     )
     return next_actor, experience, after
 
@@ -260,10 +282,10 @@ def restart_ended_episodes(
     assert actor.reset_pool is not None
     pool = refill_reset_pool(environment, actor.reset_pool, ended)
     env_state, obs = tree.where(ended, pool.pooled_reset, (actor.env_state, actor.obs))
-    totals = actor.agent_done, actor.episode_return, actor.episode_length
-    done, total, length = tree.where(ended, jax.tree.map(jnp.zeros_like, totals), totals)
+    totals = actor.agent_done, actor.episode_return, actor.episode_length, actor.episode_info
+    done, total, length, info = tree.where(ended, jax.tree.map(jnp.zeros_like, totals), totals)
     pool = pool._replace(episode=pool.episode + ended)
-    return ActorState(env_state, obs, ended, actor.carry, done, total, length, pool)
+    return ActorState(env_state, obs, ended, actor.carry, done, total, length, pool, info)
 
 
 def unroll(
@@ -282,6 +304,8 @@ def unroll(
         The rollout.
     """
 
+    info_reduction = _make_logged_info_reduction(environment)
+
     def body(
         actor: ActorState, key_data: tuple[jax.Array, jax.Array]
     ) -> tuple[ActorState, tuple[Experience, EpisodeSums]]:
@@ -289,11 +313,12 @@ def unroll(
         act_keys, env_keys = (jax.random.wrap_key_data(data, impl=impl) for data in key_data)
         actor, experience, after = step(environment, policy, actor, (act_keys, env_keys))
         ended = has_episode_ended(environment, after)
+        actor, info_sums = _add_info(info_reduction, actor, after.info, ended)
         sums = sum_ended_episodes(
             actor.episode_return,
             actor.episode_length,
             _broadcast_to_agents(ended, actor.episode_return),
-        )
+        )._replace(info=info_sums)
         experience = experience._replace(carry=memory_windows.newest_entries(experience.carry))
         return restart_ended_episodes(environment, actor, ended), (
             flatten_streams(environment, experience),
@@ -311,6 +336,18 @@ def unroll(
     )(actor, jax.random.split(key, actor.reset.shape[0]))
     carry = memory_windows.join_entries(first_carry, experience.carry)
     return Rollout(actor, experience._replace(carry=carry), _total_sums(environment, sums))
+
+
+@profile_scope("bookkeeping")
+def _add_info(
+    reduction: InfoReduction, actor: ActorState, info: dict[str, PyTree], ended: jax.Array
+) -> tuple[ActorState, dict[str, tuple[jax.Array, jax.Array]]]:
+    """Add the `info` of a step to the running episodes, and return the sums of ended episodes."""
+    accumulators = reduction.add(actor.episode_info, info, jnp.ones_like(ended))
+    # An episode is as long as that of the agent that ends last.
+    length = actor.episode_length.reshape(ended.shape[0], -1).max(axis=1)
+    sums = sum_ended_info(reduction.finish(accumulators, length), ended)
+    return actor._replace(episode_info=accumulators), sums
 
 
 def _split_rollout_keys(keys: jax.Array, num_steps: int) -> tuple[jax.Array, jax.Array]:

@@ -108,6 +108,7 @@ def test_what_is_learnt_on_the_host_is_what_is_learnt_in_jax(name: str) -> None:
             jax.tree.map(lambda row, i=update: row[i], rows), metrics, f"metrics of update {update}"
         )
         ended += float(metrics.episodes.number)
+        assert set(metrics.episodes.info) == {"sum"}
     assert ended > 3, "episodes end in these updates"
     # All that is not the environments' own.
     same(strip(on_host_state), strip(state), "state")
@@ -116,7 +117,7 @@ def test_what_is_learnt_on_the_host_is_what_is_learnt_in_jax(name: str) -> None:
 
 def strip(state: Any) -> Any:
     actor = find_actor(state)
-    books = actor._replace(env_state=None, reset_pool=None)
+    books = actor._replace(env_state=None, reset_pool=None, episode_info={})
     return state._replace(actor=books)
 
 

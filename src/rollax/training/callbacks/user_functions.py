@@ -38,7 +38,7 @@ RESERVED_NAMES = (
     *("status", "steps", "best", "best_step", "any_nan"),
     *("loss", "episode_return", "episode_length"),
 )
-RESERVED_PREFIXES = ("info/", "return/", "state_metrics/", "descriptor/")
+RESERVED_PREFIXES = ("info/", "episode_info/", "return/", "state_metrics/", "descriptor/")
 
 
 def check_user_functions(**values: object) -> None:

@@ -62,6 +62,10 @@ def make_metrics_record(rows: Metrics, first: int, stop: int) -> MetricValues:
             f"{name}/episode_return": sum_updates(total_return) / sum_updates(number)
             for name, (number, total_return) in rows.episodes.agent_type_sums.items()
         }
+        episodes |= {
+            f"episode_info/{name}": sum_updates(total) / sum_updates(number)
+            for name, (number, total) in rows.episodes.info.items()
+        }
     means = {name: values[first:stop].mean(axis=0) for name, values in rows.values.items()}
     return {name: value.tolist() for name, value in {**episodes, **means}.items()}
 

@@ -16,6 +16,7 @@ from rollax.acting.info_metrics import validate_reductions
 from rollax.algorithm import Algorithm
 from rollax.environments.environment import HostEnvironment
 from rollax.training.console.signals import StopRequested
+from rollax.training.simulators.info_tracking import InfoTracker
 from rollax.training.simulators.vectorized import Simulators, SimulatorStep
 from rollax.types import Action, Carry, MetricValues, Observation, PyTree, State
 
@@ -120,10 +121,8 @@ class EpisodeTracker:
         self.index = np.tile(np.arange(side_by_side), members)  # current episode of each simulator
         self.time = np.zeros(self.index.shape, np.int32)
         self.reset = np.ones(self.index.shape, bool)
-        self.total, self.told = (
-            np.zeros(self.index.shape),
-            np.zeros((*self.index.shape, len(names), 3)),
-        )
+        self.total = np.zeros(self.index.shape)
+        self.running_info = InfoTracker(len(self.index), names)
         shape = members, self.number
         self.returns, self.length = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
         self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -157,10 +156,7 @@ class EpisodeTracker:
         alive = self.alive
         self.total += np.where(alive, after.reward, 0.0)
         self.time += alive
-        known = np.isfinite(after.info)
-        self.told[..., 0] += known
-        self.told[..., 1] += np.where(known, after.info, 0.0)
-        self.told[..., 2] = np.where(known, after.info, self.told[..., 2])
+        self.running_info.add(after.info)
         over = after.terminated | after.truncated
         given_up = alive & ~over & (self.time >= max_steps)
         done = np.flatnonzero(alive & (over | given_up))
@@ -170,11 +166,9 @@ class EpisodeTracker:
             after.terminated[done],
             after.truncated[done],
         )
-        count, total, last = np.moveaxis(self.told[done], -1, 0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            self.info[where] = np.stack([total / count, total, last], axis=-1)
+        self.info[where] = self.running_info.take(done)
         self.index[done] += self.num_parallel
-        self.time[done], self.total[done], self.told[done] = 0, 0.0, 0.0
+        self.time[done], self.total[done] = 0, 0.0
         self.reset = over | given_up
         return given_up
 
@@ -259,12 +253,8 @@ def make_episodes(
     Returns:
         The episode records.
     """
-    how = validate_reductions(environment, choices)
-    places = {"mean": 0, "sum": 1, "last": 2}
-    info: Any = {
-        name: playing.info[..., i, places[how[name]]].astype(np.float32)
-        for i, name in enumerate(how)
-    }
+    reductions = validate_reductions(environment, choices)
+    info: Any = playing.running_info.select(playing.info, reductions)
     ends = playing.terminated, playing.truncated
     fields: Any = (playing.returns, playing.length, *ends, info)
     fields = fields if has_members else jax.tree.map(lambda x: x[0], fields)

@@ -54,10 +54,12 @@ class Recording(NamedTuple):
         steps: Steps of the rollout.
         last: Observations, reset flags and recurrent state of the policy after the last step,
             `[E, ...]` each.
+        info: `EpisodeSums.info` of the episodes that ended during the rollout.
     """
 
     steps: RecordedSteps
     last: tuple[Any, Any, Any]
+    info: dict[str, tuple[Any, Any]]
 
 
 def make_rollout_act_fn(algorithm: Algorithm) -> Callable[..., tuple[Any, Any, Any]]:
@@ -117,7 +119,8 @@ def to_rollout(recording: Recording, actor: ActorState) -> Rollout:
     moved = actor._replace(
         obs=obs, reset=reset, carry=carry, episode_return=totals[0], episode_length=totals[1]
     )
-    return Rollout(moved, experience, jax.tree.map(jnp.sum, sums))
+    episodes = jax.tree.map(jnp.sum, sums)._replace(info=recording.info)
+    return Rollout(moved, experience, episodes)
 
 
 def learn_from_recording(

@@ -15,6 +15,7 @@ import numpy as np
 
 from rollax.acting import descriptors
 from rollax.acting.evaluation import Episodes
+from rollax.acting.info_metrics import validate_reductions
 from rollax.algorithm import Algorithm, Metrics
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment, HostEnvironment
@@ -23,6 +24,7 @@ from rollax.spaces import Discrete, MultiDiscrete, make_zeros
 from rollax.training.compile import background
 from rollax.training.console.signals import is_stop_requested
 from rollax.training.simulators import episodes
+from rollax.training.simulators.info_tracking import InfoTracker
 from rollax.training.simulators.pools import PooledSimulators
 from rollax.training.simulators.recording import (
     RecordedSteps,
@@ -128,6 +130,7 @@ class SimulatorRunner:
         self._make_rows: Any = None
         self._training_simulators: Simulators | None = None
         self._evaluation_simulators: Simulators | None = None
+        self._info_tracker: InfoTracker | None = None  # of the training simulators
         self._seen: tuple[Any, np.ndarray, Any] | None = None  # current obs, reset and carry
         self._needs_restart = np.ones(self.number, bool)  # members whose episodes must restart
         self._restart_counters = [0, 0]  # number of updates, and of restarts
@@ -229,7 +232,9 @@ class SimulatorRunner:
         last = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (actor.obs, actor.reset, carry)
         )
-        return Recording(jax.tree.map(with_steps, step), last)
+        number = jax.ShapeDtypeStruct(actor.reset.shape[:lead], np.float32)
+        info = dict.fromkeys(self.environment.info_names, (number, number))
+        return Recording(jax.tree.map(with_steps, step), last, info)
 
     def advance(self, state: State, num_updates: int) -> tuple[State, Metrics]:
         """Run updates with the training simulators.
@@ -271,9 +276,10 @@ class SimulatorRunner:
             The recorded rollout.
         """
         assert self._training_simulators is not None and self._seen is not None
+        assert self._info_tracker is not None
         num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
         obs, reset, carry = self._seen
-        taken = []
+        taken, ended, ended_info = [], [], []
         for time in range(num_steps):
             seen, begins, memory = obs, reset, carry
             carry, action, extras = jax.device_get(
@@ -294,9 +300,36 @@ class SimulatorRunner:
                 )
             )
             reset = terminated | truncated
+            self._info_tracker.add(after.info)
+            ended.append(np.flatnonzero(reset))
+            ended_info.append(self._info_tracker.take(ended[-1]))
         self._seen = obs, reset, carry
         axis = int(self.has_members)
-        return Recording(jax.tree.map(lambda *x: np.stack(x, axis), *taken), self._seen)
+        steps = jax.tree.map(lambda *x: np.stack(x, axis), *taken)
+        values = self._info_tracker.select(
+            np.concatenate(ended_info), validate_reductions(self.environment)
+        )
+        member = np.concatenate(ended) // (reset.size // self.number)
+        return Recording(steps, self._seen, self._sum_by_member(values, member))
+
+    def _sum_by_member(
+        self, values: Mapping[str, np.ndarray], member: np.ndarray
+    ) -> dict[str, tuple[Any, Any]]:
+        """Return `EpisodeSums.info` of N ended episodes.
+
+        Args:
+            values: Info values of the episodes, [N] each, keyed by name.
+            member: Member of each episode, [N].
+        """
+
+        def sum_finite(of_episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            is_finite = np.isfinite(of_episodes)
+            where = member[is_finite]
+            number = np.bincount(where, minlength=self.number).astype(np.float32)
+            total = np.bincount(where, of_episodes[is_finite], self.number).astype(np.float32)
+            return (number, total) if self.has_members else (number[0], total[0])
+
+        return {name: sum_finite(of_episodes) for name, of_episodes in values.items()}
 
     @functools.cached_property
     def abstract(self) -> Recording:
@@ -309,8 +342,13 @@ class SimulatorRunner:
         if self._training_simulators is None:
             options = self.spec.options
             self._training_simulators = make_simulators(
-                self.environment, number, options.env_workers, options.env_timeout
+                self.environment,
+                number,
+                options.env_workers,
+                options.env_timeout,
+                self.environment.info_names,
             )
+            self._info_tracker = InfoTracker(number, self.environment.info_names)
         if not self._needs_restart.any():
             return
         each = number // self.number
@@ -320,6 +358,8 @@ class SimulatorRunner:
             for x in _derive_seeds((seed, TRAINING_SEED_STREAM, *self._restart_counters), each)
         ]
         where = np.repeat(self._needs_restart, each)
+        assert self._info_tracker is not None
+        self._info_tracker.take(np.flatnonzero(where))  # discards interrupted episodes
         obs = jax.tree.map(
             self.shaped, self._training_simulators.reset(seeds, None if where.all() else where)
         )
