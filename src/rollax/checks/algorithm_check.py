@@ -387,7 +387,7 @@ def _metrics_faults(subject: _CheckedAlgorithm) -> list[str]:
 
 
 def _learning_faults(subject: _CheckedAlgorithm) -> list[str]:
-    """Return an error message if training fails.
+    """Return a list with one error message if training fails, otherwise an empty list.
 
     Training fails if the policy does not find the best action of the probe environment, or if the
     algorithm treats truncation as termination.

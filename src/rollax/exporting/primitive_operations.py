@@ -1,7 +1,8 @@
 """Lowering of programs to a few operations that NumPy and ONNX support.
 
 Parameters of lowered operations can be written as JSON. Sizes are integers. A symbolic batch size
-is written as "batch" or as a multiple such as "6*batch". In the target shape of a reshape it is -1.
+is written as "batch" or as a multiple such as "6*batch". In the target shape of a reshape, a
+symbolic size is written as -1.
 """
 
 import re
@@ -126,7 +127,7 @@ class _Lowering:
         self.constants: dict[int, Any] = dict(program.constants)
         self.types = dict(program.types)
         self.aliases: dict[int, int] = {}
-        # Source and axes of transposed values.
+        # Source value id and permutation of axes, keyed by the id of the transposed value.
         self.transposition_sources: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def resolve_alias(self, value_id: int) -> int:

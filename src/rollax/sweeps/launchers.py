@@ -272,10 +272,12 @@ def _run_local_workers(
 
 
 def divide_gpus(gpus: list[str], num_workers: int) -> list[dict[str, str]]:
-    """Divide GPUs, or their memory if there are fewer GPUs than processes.
+    """Assign GPUs to worker processes.
+
+    With fewer GPUs than processes, several processes share a GPU and its memory is divided.
 
     Args:
-        gpus: Names of the GPUs.
+        gpus: Indices or names of the GPUs, as in `CUDA_VISIBLE_DEVICES`.
         num_workers: Number of processes.
 
     Returns:

@@ -22,10 +22,10 @@ from rollax.types import SettingValues
 if TYPE_CHECKING:
     import optuna
 
-# By full name, such as config.learning_rate, network.hidden or env.gravity.
+# Values of settings, keyed by full name: config.learning_rate, network.hidden, env.gravity, ...
 Settings = dict[str, Any]
 StorageLabel = bool | int | float | str | None  # value that Optuna can store
-# Minimum high / low of a positive range for a log scale by default.
+# A positive range has a log scale by default if high / low is at least this ratio.
 MIN_LOG_RATIO = 100.0
 MAX_GRID_SIZE = 100_000
 

@@ -98,7 +98,7 @@ def write_contact_sheet(
         environment: Environment to play in, as in `load`.
         network: Function that maps a random key to a network, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
-        warn_fn: Function that receives each warning of `load`.
+        warn_fn: Function that receives each warning from loading the policy.
 
     Returns:
         Path of the contact sheet.

@@ -258,7 +258,7 @@ def check_page_support(suffix: str, policies: list[Policy], drawing: Drawing) ->
 
 
 def default_checkpoint(folder: Path, is_elite: bool = False) -> str:
-    """Return "best" if a checkpoint was evaluated, and "last" otherwise or for an elite.
+    """Return "last" for an elite or if no checkpoint was evaluated, and "best" otherwise.
 
     Elites come from the last checkpoint, because plots show its archive.
     """
@@ -334,7 +334,7 @@ def load_all_checkpoints(
 
 
 def checkpoint_titles(folder: Path, policies: list[Policy]) -> list[str]:
-    """Return the title above the episodes of each checkpoint. Empty for a single checkpoint."""
+    """Return the title above the episodes of each checkpoint, or [""] for a single checkpoint."""
     if len(policies) == 1:
         return [""]
     checkpoints = index.read_checkpoint_index(folder)
