@@ -104,6 +104,11 @@ def _make_checked_algorithm(
     config: DataclassInstance,
     network: DataclassInstance | None,
 ) -> _CheckedAlgorithm:
+    """Pair the algorithm with the first probe environment that it supports.
+
+    Raise FaultyAlgorithmError if it supports none.
+    """
+
     def make(environment: Environment) -> Algorithm:
         return entry.make(environment, functools.partial(entry.make_network, environment, network))
 
@@ -122,6 +127,7 @@ def _make_checked_algorithm(
 
 
 def _run_checks(name: str, subject: _CheckedAlgorithm) -> AlgorithmReport:
+    """Run all checks and return the report. Raise FaultyAlgorithmError with all problems."""
     algorithm = subject.make(
         KnownReturnEnvironment(environments.make(subject.probe_environment).action_space)
     )

@@ -163,6 +163,7 @@ def _start_faults(env: Environment, start: PyTree, method: str) -> list[str]:
 
 
 def _transition_faults(env: Environment, state: State, transition: PyTree) -> list[str]:
+    """Return error messages about the result of a step and the descriptor of its state."""
     if not isinstance(transition, Transition):
         return [
             f"step must return rollax.environments.Transition, got {type(transition).__name__}."

@@ -152,6 +152,7 @@ class _Lowering:
         self.operations.append(Operation(name, inputs, outputs, params, None))
 
     def lower(self, operation: Operation) -> None:
+        """Add the lowered form of an operation, or raise UsageError if it is not supported."""
         inputs, outputs = tuple(map(self.resolve_alias, operation.inputs)), operation.outputs
         name, kinds = (
             operation.name,
@@ -284,6 +285,7 @@ def _lower_clamp(
 def _lower_broadcast(
     lowering: _Lowering, params: PrimitiveParams, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> None:
+    """Lower a broadcast to a reshape that adds axes of size 1 and, if needed, an expansion."""
     shape, axes, source_shape = (
         params["shape"],
         list(map(int, params["broadcast_dimensions"])),

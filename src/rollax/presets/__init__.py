@@ -1,1 +1,1 @@
-"""Tuned settings (presets): one YAML file per algorithm, keyed by environment id."""
+"""Tuned settings (presets): one YAML file per algorithm, keyed by environment id or pattern."""

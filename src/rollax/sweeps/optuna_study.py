@@ -358,7 +358,12 @@ def ask_trials(
 
 
 def requeue_lost_trials(study: "optuna.Study", known_numbers: set[int]) -> None:
-    """Mark running trials outside of `known_numbers` as failed, and enqueue their settings."""
+    """Mark running trials without a batch as failed, and enqueue their settings.
+
+    Args:
+        study: The `optuna.Study`.
+        known_numbers: Numbers of the trials that belong to a batch.
+    """
     with _quiet_optuna() as optuna:
         trials = study.get_trials(deepcopy=False)
         requeued_numbers = {trial.user_attrs.get(LOST_TRIAL_KEY) for trial in trials}

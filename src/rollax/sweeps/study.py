@@ -421,6 +421,7 @@ def list_study_modules(spec: StudySpec) -> tuple[str, ...]:
 
 
 def _read_batch(path: Path) -> Batch:
+    """Read a batch.json, or raise UsageError if it is damaged."""
     try:
         body = json.loads(read_regular_file(path, MAX_SMALL_FILE_BYTES))
         trials = tuple(

@@ -69,6 +69,7 @@ def _is_unprefixed_option(word: str) -> bool:
 def _expand_option_name(
     word: str, run: type, groups: Mapping[str, type], arguments: Callable[[], Collection[str]]
 ) -> str:
+    """Return an option with its prefix, or unchanged if it is a run option."""
     option, equals, value = word[2:].partition("=")
     name = option.replace("-", "_")
     known = field_types(run) | dict.fromkeys(GENERAL_OPTIONS, bool)

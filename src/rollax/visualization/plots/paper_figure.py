@@ -127,6 +127,7 @@ def _draw_panels(
     panels: list[_Panel],
     panels_per_row: int,
 ) -> None:
+    """Draw the panels row by row and hide the unused axes."""
     num_rows = -(-len(panels) // panels_per_row)
     axes = figure.subplots(num_rows, panels_per_row, squeeze=False).ravel()
     short_names = short_environment_names([panel.environment for panel in panels])

@@ -253,6 +253,7 @@ def compose_frame(
 
 
 def _lay_out_frame(width: int, caption: Caption, legend: list[LegendEntry]) -> FrameLayout:
+    """Return the layout of a frame with a width of `width` pixels."""
     if caption.agents:
         num_rows = 2 + bool(caption.stride_text) + len(caption.agents)
     else:

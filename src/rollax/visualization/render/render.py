@@ -364,7 +364,21 @@ def encode_content(
     fps: int | None,
     warn_fn: Callable[[str], object],
 ) -> bytes:
-    """Render the episodes and encode them in the format of `suffix` (.gif, .mp4 or .html)."""
+    """Render the episodes and encode them in the format of `suffix`.
+
+    Args:
+        suffix: Suffix of the output file: .gif, .mp4 or .html.
+        content: Policies, recorded episodes and titles.
+        drawing: Drawing of the environment.
+        fps: Frames per second. None uses the rate of the drawing.
+        warn_fn: Function that receives a warning if a GIF cannot have this rate.
+
+    Returns:
+        Content of the file.
+
+    Raises:
+        UsageError: If ffmpeg is missing or fails.
+    """
     environment = content.policies[0].environment
     recorded = [episode for policy_episodes in content.episodes for episode in policy_episodes]
     if suffix == PAGE_SUFFIX:

@@ -69,6 +69,7 @@ def make_results_table(groups: list[RunGroup]) -> RunTable:
 def _make_row(
     curve: Curve, has_labels: bool, has_agents: bool, metrics: list[str]
 ) -> tuple[Cell, ...]:
+    """Return the cells of a group in the order of the columns of `make_results_table`."""
     returns = metric_series(curve, RETURN_METRIC).values
     has_returns = len(returns) > 0 and not _is_zero_sum(curve)
     return (
