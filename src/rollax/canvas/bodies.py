@@ -196,9 +196,9 @@ def make_bodies_drawing(
 
 
 def draw_bodies(view: BodyView, poses: BodyPoses, camera: np.ndarray) -> Image.Image:
-    """Draw the bodies in different colors, and the ground with a pattern that makes motion visible.
+    """Draw the bodies in different colors.
 
-    See `_draw_ground` for the pattern.
+    The ground (see `_draw_ground`) is drawn if the view follows the first body or is from above.
 
     Args:
         view: View of the environment.

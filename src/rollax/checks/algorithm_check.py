@@ -166,7 +166,7 @@ def _run_updates(
 
 
 def _find_interface_faults(algorithm: Algorithm, config: DataclassInstance) -> list[str]:
-    """Return error messages about the structure of state and metrics, and host callbacks."""
+    """Return error messages about the structure of state, metrics and config, and host calls."""
     state = jax.eval_shape(algorithm.init, jax.random.key(0), config)
     try:
         step = jax.jit(algorithm.step).trace(state)

@@ -60,7 +60,9 @@ class _TracedPrograms(NamedTuple):
 
 
 def step_faults(env: Environment, is_tested: bool = False) -> list[str]:
-    """Trace a reset and a step twice and once under vmap, and return error messages.
+    """Return error messages about side effects and invalid results of a reset and a step.
+
+    Both are traced twice, and once more under vmap.
 
     Args:
         env: The environment.

@@ -153,7 +153,7 @@ def _format_part_table(found: BenchmarkResult) -> list[str]:
 
 
 def _format_rates(share: PartCost, total: float, limits: MachineLimits) -> tuple[str, ...]:
-    """Format the cells of `RATE_COLUMNS[1:-1]` for one phase.
+    """Format the cells of `RATE_COLUMNS[1:-1]` for one phase of an update.
 
     `total` is the time of all phases in seconds.
     """

@@ -97,7 +97,7 @@ class GymnasiumEnv(gymnasium.Env):
 
     @standard_numerics()
     def render(self) -> Any:
-        """Return a picture of the state, uint8 `[height, width, 3]`, or None without a mode.
+        """Return an image of the state, uint8 `[H, W, 3]`, or None if `render_mode` is None.
 
         Raises:
             gymnasium.error.ResetNeeded: If no episode has started.
@@ -134,8 +134,8 @@ class GymnasiumEnv(gymnasium.Env):
 def to_gymnasium_space(space: Space) -> gymnasium_spaces.Space:
     """Convert a space to gymnasium.
 
-    A `Ball` becomes the `Box` around it, a `Grid` a `Box` of integers, and a `Box` of booleans
-    `MultiBinary`.
+    A `Ball` becomes the `Box` around it. A `Grid` becomes a `Box` of integers, and a `Box` of
+    booleans becomes a `MultiBinary`.
     """
     match space:
         case Dict():

@@ -56,7 +56,7 @@ class Swept(NamedTuple):
         return str(self.folder)
 
     def _facts(self) -> dict[str, Any]:
-        """Return the facts that `__repr__` and `_repr_html_` show, keyed by label."""
+        """Return the values that `__repr__` and `_repr_html_` show, keyed by label."""
         complete = [row for row in self.rows if row.state == "COMPLETE"]
         return {
             "folder": self.folder,
@@ -67,7 +67,7 @@ class Swept(NamedTuple):
 
     @property
     def best(self) -> TrialResult:
-        """Best trial.
+        """Best complete trial.
 
         Raises:
             UsageError: If no trial is complete.

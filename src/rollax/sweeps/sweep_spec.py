@@ -102,7 +102,7 @@ class StudySpec:
 
     @functools.cached_property
     def space(self) -> SearchSpace:
-        """Search space.
+        """Search space: the settings that differ between trials, with their values.
 
         Raises:
             UsageError: If the settings do not form a valid search space.

@@ -211,6 +211,9 @@ def select_frames(
 ) -> list[tuple[Frame, float]]:
     """Play one episode with each elite from the same initial state, and select one frame of each.
 
+    The frame is the last one if the descriptor is computed at the end of episodes, and the middle
+    one otherwise.
+
     Args:
         policy: Policy of a quality-diversity run.
         indices: Indices of the elites.

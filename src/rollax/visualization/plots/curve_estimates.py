@@ -84,7 +84,7 @@ def estimate_curve(
 
 
 def select_estimator(curve: Curve) -> Callable[[np.ndarray], intervals.Estimate]:
-    """Return the estimator for a curve. If its members share founders, it computes no interval."""
+    """Return the estimator for a curve. For members that share founders, it has no interval."""
     return (
         intervals.estimate_without_interval
         if curve.has_shared_founders

@@ -66,7 +66,8 @@ COUNTER_FIELDS = ("step", "updates", "wall_time", "episodes")
 class RunCurves(NamedTuple):
     """Recorded metrics of a run: K evaluations of N episodes, M metric lines and P members.
 
-    Metric lines are the records of training metrics in metrics.jsonl. P is 1 for a single run. For curves over wall time, `eval_step` and `step` are times.
+    Metric lines are the records of training metrics in metrics.jsonl. P is 1 for a single run. For
+    curves over wall time, `eval_step` and `step` are times.
 
     Attributes:
         folder: Run folder.
@@ -301,7 +302,10 @@ def _parse_evaluations(arrays: dict[str, np.ndarray], num_members: int) -> _Eval
 
 
 def _metric_array(values: list[JsonValue], num_members: int) -> np.ndarray:
-    """Return a metric in all lines, `[M, P]` or `[M, 1]`. Missing and invalid values are NaN."""
+    """Convert the values of a metric in all metric lines to an array `[M, P]` or `[M, 1]`.
+
+    Missing and invalid values are NaN.
+    """
     width = num_members if any(isinstance(value, list) for value in values) else 1
     if not values:
         return np.zeros((0, width))

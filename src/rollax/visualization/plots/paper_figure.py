@@ -194,7 +194,10 @@ def _describe_lines(lines: list[PanelLine], smooth: int) -> list[str]:
 
 
 def _describe_omitted_points(curves: list[Curve], names: tuple[str, ...]) -> list[str]:
-    """Return caption notes on omitted points (missing seeds) and on means without all episodes."""
+    """Return caption notes on omitted points, and on means that exclude episodes.
+
+    A point of several seeds is omitted if the value of a seed is not finite.
+    """
     notes = list[str]()
     for name in names:
         for curve in (curve for curve in curves if len(curve.members) > 1):
