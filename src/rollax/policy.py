@@ -155,16 +155,23 @@ class Policy:
     def elite(
         self, descriptor: Sequence[float] | None = None, cell: Sequence[int] | None = None
     ) -> "Policy":
-        """Return an elite of the run's archive as a policy. Its `warnings` describe the elite.
+        """Return an elite of the run's archive as a policy, selected by descriptor or by cell.
+
+        Pass exactly one of the arguments.
 
         Args:
             descriptor: Descriptor, one number per dimension. The elite with the nearest descriptor
                 is selected.
-            cell: Index of a grid cell along each dimension, starting from 0. The elite of this cell
-                is selected.
+            cell: Index of a grid cell along each dimension, starting from 0. The fittest elite in
+                this cell is selected.
+
+        Returns:
+            The policy. The last entry of its attribute `warnings` states the descriptor and the
+            fitness of the elite.
 
         Raises:
-            UsageError: If the run has no archive, or the cell is empty.
+            UsageError: If not exactly one argument is passed, the run has no archive, the
+                descriptor has the wrong length, or the cell is invalid or empty.
         """
         return selection.select_elite(self, descriptor, cell)
 

@@ -12,7 +12,7 @@ def draw_cell_board(colors: np.ndarray, gap: bool = True) -> Image.Image:
     Cells have the largest integer size with which the grid fits into `BOARD_SIZE` pixels.
 
     Args:
-        colors: Color of each cell, `[H, W, 3]`.
+        colors: RGB color of each cell, from 0 to 255, `[H, W, 3]`.
         gap: Whether to draw thin lines between cells of at least 12 pixels.
 
     Returns:

@@ -196,9 +196,9 @@ def make_bodies_drawing(
 
 
 def draw_bodies(view: BodyView, poses: BodyPoses, camera: np.ndarray) -> Image.Image:
-    """Draw the bodies in different colors, and the ground with a pattern that makes motion visible.
+    """Draw the bodies in different colors.
 
-    See `_draw_ground` for the pattern.
+    The ground (see `_draw_ground`) is drawn if the view follows the first body or is from above.
 
     Args:
         view: View of the environment.
@@ -232,8 +232,8 @@ def camera_positions(view: BodyView, poses: Sequence[BodyPoses]) -> list[np.ndar
         poses: Poses of the bodies in each state.
 
     Returns:
-        One position `[2]` per state. It is 0 if the view does not follow the first body, constant
-        if the body stays in view, and a smooth path otherwise.
+        One position `[2]` per state. All positions are 0 if the view does not follow the first
+        body, and equal if the body stays in view. Otherwise they form a smooth path.
     """
     if not view.follows:
         return [np.zeros(2)] * len(poses)
@@ -280,7 +280,8 @@ def project_capsules(poses: BodyPoses, view: np.ndarray) -> list[ProjectedCapsul
         view: World directions to the right and upward in the image, `[2, 3]`.
 
     Returns:
-        One capsule for each geom that can be drawn. Boxes are approximated by capsules.
+        One capsule for each geom of `drawable_geoms`. Ellipsoids, cylinders and boxes are
+        approximated by capsules.
     """
     viewer_direction = np.cross(view[0], view[1])  # direction to the viewer
     rods = []
@@ -308,7 +309,7 @@ def project_capsules(poses: BodyPoses, view: np.ndarray) -> list[ProjectedCapsul
 
 
 def drawable_geoms(model: MujocoModel) -> list[DrawableGeom]:
-    """Return the visible geoms of a model, except planes, height fields and meshes."""
+    """Return the spheres, capsules, ellipsoids, cylinders and boxes of a model."""
     geoms = []
     for index in range(model.ngeom):
         geom = model.geom(index)
@@ -351,8 +352,8 @@ def page_data(
     Args:
         view: View of the environment.
         poses: Poses of the bodies in every `stride`-th state of the episode.
-        seconds: Playback time between two states in `poses`.
-        stride: Number of steps between two states in `poses`.
+        seconds: Playback time between consecutive states in `poses`.
+        stride: Number of steps between consecutive states in `poses`.
 
     Returns:
         JSON-serializable dictionary with the shapes, poses, camera positions, step numbers and
@@ -376,8 +377,9 @@ def body_shapes(model: MujocoModel) -> list[dict[str, Any]]:
         model: MuJoCo model.
 
     Returns:
-        One dictionary per shape, with its body index, color and points. Capsules have two end
-        points and a radius, and boxes have eight corners. The body index of the world is -1.
+        One dictionary per shape, with its body index, color and points. A box has eight corners.
+        Any other shape is a capsule with two end points and a radius. The body index of the world
+        is -1.
     """
     shapes = []
     for geom, body, color in drawable_geoms(model):

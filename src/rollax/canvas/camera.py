@@ -13,7 +13,8 @@ def smooth_camera_path(
     """Return camera positions on the ground that follow a body.
 
     The position is constant if the body stays in view. Otherwise the positions are the path of the
-    body, smoothed with the widest Gaussian filter that keeps the body in view.
+    body, smoothed with the widest Gaussian filter that keeps the body in view. If no filter does,
+    the standard deviation of the filter is one frame.
 
     Args:
         path: Position of the body on the ground in F frames, `[F, 2]`.

@@ -55,7 +55,10 @@ def load_font(size: float) -> Font:
 
 
 def fit_font(text: str, size: int, max_width: float) -> Font:
-    """Return the font in the largest size, from 7 to `size`, that fits `text` into `max_width`."""
+    """Return the font of the largest size at which `text` fits into `max_width` pixels.
+
+    Sizes range from 7 to `size`. If the text does not fit at any size, the font has size 7.
+    """
     sizes = [each for each in range(size, 7, -1) if load_font(each).getlength(text) <= max_width]
     return load_font(sizes[0] if sizes else 7)
 
@@ -160,16 +163,18 @@ class Scene:
         )
 
     def polygon(self, points: Sequence[Point], color: Color) -> None:
+        """Draw a filled polygon."""
         self._draw.polygon([self._to_pixels(point) for point in points], color)
 
     def box(self, x: float, y: float, width: float, height: float, color: Color) -> None:
-        """Draw an axis-aligned box centered at (x, y)."""
+        """Draw a filled axis-aligned rectangle centered at (x, y)."""
         w, h = width / 2, height / 2
         self.polygon([(x - w, y - h), (x + w, y - h), (x + w, y + h), (x - w, y + h)], color)
 
     def disc(
         self, center: Point, radius: float, color: Color, outline: Color | None = None
     ) -> None:
+        """Draw a filled disc. `outline` is the color of its border, or None for no border."""
         x, y = self._to_pixels(center)
         r = radius * self._pixels_per_unit
         self._draw.ellipse(
@@ -183,6 +188,7 @@ class Scene:
             self.disc(point, thickness / 2, color)
 
     def picture(self) -> Image.Image:
+        """Return the RGB image, reduced to `SCENE_WIDTH` by `SCENE_HEIGHT` pixels."""
         return self._image.reduce(SUPERSAMPLING)
 
 

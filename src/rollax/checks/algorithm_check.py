@@ -104,6 +104,11 @@ def _make_checked_algorithm(
     config: DataclassInstance,
     network: DataclassInstance | None,
 ) -> _CheckedAlgorithm:
+    """Pair the algorithm with the first probe environment that it supports.
+
+    Raise FaultyAlgorithmError if it supports none.
+    """
+
     def make(environment: Environment) -> Algorithm:
         return entry.make(environment, functools.partial(entry.make_network, environment, network))
 
@@ -122,6 +127,7 @@ def _make_checked_algorithm(
 
 
 def _run_checks(name: str, subject: _CheckedAlgorithm) -> AlgorithmReport:
+    """Run all checks and return the report. Raise FaultyAlgorithmError with all problems."""
     algorithm = subject.make(
         KnownReturnEnvironment(environments.make(subject.probe_environment).action_space)
     )
@@ -160,7 +166,7 @@ def _run_updates(
 
 
 def _find_interface_faults(algorithm: Algorithm, config: DataclassInstance) -> list[str]:
-    """Return error messages about the structure of state and metrics, and host callbacks."""
+    """Return error messages about the structure of state, metrics and config, and host calls."""
     state = jax.eval_shape(algorithm.init, jax.random.key(0), config)
     try:
         step = jax.jit(algorithm.step).trace(state)
@@ -387,7 +393,7 @@ def _metrics_faults(subject: _CheckedAlgorithm) -> list[str]:
 
 
 def _learning_faults(subject: _CheckedAlgorithm) -> list[str]:
-    """Return an error message if training fails.
+    """Return a list with one error message if training fails, otherwise an empty list.
 
     Training fails if the policy does not find the best action of the probe environment, or if the
     algorithm treats truncation as termination.

@@ -97,6 +97,7 @@ def member_faults(env: Any) -> list[str]:
 
 
 def _member_faults(env: Any, name: str, member: _MemberRule) -> list[str]:
+    """Return an error message if an attribute or method is missing, invalid or raises an error."""
     try:
         value = getattr(env, name)
     except AttributeError as error:
@@ -183,6 +184,7 @@ def space_faults(env: Environment) -> list[str]:
 
 
 def _space_faults(space: Space, label: str) -> list[str]:
+    """Return error messages about the type and sizes of a space, named `label` in messages."""
     if isinstance(space, Dict):
         if not space.items:
             return [f"{label} must have at least one part, got an empty Dict."]
@@ -218,6 +220,7 @@ def _space_faults(space: Space, label: str) -> list[str]:
 
 
 def _bound_faults(space: Box, label: str) -> list[str]:
+    """Return an error message about the bounds, dtype or image layout of a box, if any."""
     try:
         low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
     except ValueError:

@@ -212,6 +212,7 @@ def check_environment(
 
 
 def _check_random_steps(env: Environment, steps: int, key: jax.Array) -> EnvironmentReport:
+    """Check resets, random steps and episode ends of a compiled environment."""
     rollout_key, starts_key = jax.random.split(key)
     faults: list[str] = []
     random_steps = attempt(

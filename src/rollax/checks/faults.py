@@ -83,7 +83,7 @@ def find_differences(first: PyTree, second: PyTree, tolerance: float) -> list[st
         tolerance: Relative and absolute tolerance of floats.
 
     Returns:
-        One description per different leaf.
+        One description per different leaf, or one message if the structures differ.
     """
     if jax.tree.structure(first) != jax.tree.structure(second):
         return ["its structure differs each time"]

@@ -131,9 +131,10 @@ def _record_warnings(notes: list[str]) -> Iterator[None]:
 def _take_random_steps(
     simulator: Simulator, spaces: Environment, steps: int
 ) -> tuple[list[str], int, int]:
-    """Take random steps until an error. Return its message and the numbers of steps and episodes.
+    """Take up to `steps` random steps, and stop at the first error.
 
-    The list of messages is empty if all steps succeed.
+    Returns:
+        Error messages (at most one), number of steps taken, and number of episodes that ended.
     """
     generator, num_episodes, num_steps = np.random.default_rng(0), 0, 0
     try:

@@ -12,7 +12,10 @@ from rollax.types import Action, State
 
 
 class KnownReturnEnvironment(eqx.Module):
-    """Episodes of three steps with rewards 1, 2, and 3 (or NaN if `has_nan_reward` is True)."""
+    """Environment with episodes of three steps and rewards of 1, 2 and 3.
+
+    If `has_nan_reward` is True, the last reward is NaN instead of 3.
+    """
 
     action_space: ActionSpace = eqx.field(static=True)
     has_nan_reward: bool = eqx.field(static=True, default=False)
@@ -41,12 +44,13 @@ class KnownReturnEnvironment(eqx.Module):
 
 
 class TimeLimitEnvironment(eqx.Module):
-    """One-step episodes whose optimal action depends on the treatment of truncation.
+    """Environment that reveals whether an algorithm treats truncation as termination.
 
-    Stopping gives a reward of 2 and terminates the task. Continuing gives a reward of 1 and
-    truncates the episode, so the value of continuing is 1 / (1 - discount). With a discount factor
-    above 1/2, continuing is optimal. An algorithm that treats truncation as termination learns to
-    stop. The action stops if its first element is greater than 0.
+    Episodes have one step. An action stops if its first element is greater than 0, and continues
+    otherwise. Stopping gives a reward of 2 and terminates the task. Continuing gives a reward of 1
+    and truncates the episode, so the value of continuing is 1 / (1 - discount). With a discount
+    factor above 1/2, continuing is optimal. An algorithm that treats truncation as termination
+    learns to stop.
     """
 
     action_space: ActionSpace = eqx.field(static=True)

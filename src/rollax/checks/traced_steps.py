@@ -60,7 +60,9 @@ class _TracedPrograms(NamedTuple):
 
 
 def step_faults(env: Environment, is_tested: bool = False) -> list[str]:
-    """Trace a reset and a step twice and once under vmap, and return error messages.
+    """Return error messages about side effects and invalid results of a reset and a step.
+
+    Both are traced twice, and once more under vmap.
 
     Args:
         env: The environment.
@@ -163,6 +165,7 @@ def _start_faults(env: Environment, start: PyTree, method: str) -> list[str]:
 
 
 def _transition_faults(env: Environment, state: State, transition: PyTree) -> list[str]:
+    """Return error messages about the result of a step and the descriptor of its state."""
     if not isinstance(transition, Transition):
         return [
             f"step must return rollax.environments.Transition, got {type(transition).__name__}."

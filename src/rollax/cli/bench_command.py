@@ -153,6 +153,10 @@ def _format_part_table(found: BenchmarkResult) -> list[str]:
 
 
 def _format_rates(share: PartCost, total: float, limits: MachineLimits) -> tuple[str, ...]:
+    """Format the cells of `RATE_COLUMNS[1:-1]` for one phase of an update.
+
+    `total` is the time of all phases in seconds.
+    """
     flops, size = (x / share.seconds if share.seconds else 0.0 for x in (share.flops, share.bytes))
     of_product = limits.product_flops / limits.product_processors
     of_copy = limits.copy_bytes / limits.copy_processors

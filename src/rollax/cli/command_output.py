@@ -10,7 +10,10 @@ from rollax.types import Record
 
 
 def print_summary(summary: Record, wanted: bool) -> None:
-    """Print the summary as a line of JSON if `wanted`, or if standard output is not a terminal."""
+    """Print the summary as a line of JSON if `wanted`, or if standard output is not a terminal.
+
+    Otherwise print nothing.
+    """
     if wanted or not sys.stdout.isatty():
         print_line(
             json.dumps({name: _to_json_value(value) for name, value in summary.items()}), flush=True

@@ -148,7 +148,7 @@ def evaluate_run(given: EvaluateOptions, run: Path, eval_arguments: SettingValue
 
 
 def evaluate_elites(given: EvaluateOptions, policy: Policy, key: jax.Array) -> MetricValues:
-    """Evaluate all elites and print the metrics of the corrected archive.
+    """Evaluate all elites and print the metrics of the corrected archive (see `EvaluateOptions`).
 
     Args:
         given: Options of `rollax eval`.

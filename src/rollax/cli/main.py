@@ -163,7 +163,10 @@ def _leave_after_error(error: Exception, code: int) -> int:
 
 
 def _end_immediately(code: int) -> int:
-    """End the process of a command, even with running threads. Otherwise return the exit code."""
+    """End this process, even with running threads, if it was started as a command.
+
+    Otherwise return the exit code.
+    """
     if startup.was_started_as_command():
         cache.confirm_start()  # otherwise the next start would count this exit as a crash
         background.end_process(code)

@@ -199,7 +199,10 @@ def _option_groups(
 
 
 def _environment_group(arguments: SettingValues, everything: bool) -> helping.OptionGroup:
-    """Return the option group of the environment arguments, with one entry or one per argument."""
+    """Return the option group of the environment arguments.
+
+    It has one entry per argument if `everything` is True, and otherwise one entry for all.
+    """
     values = {
         name.replace("_", "-"): helping.format_default(value) for name, value in arguments.items()
     }

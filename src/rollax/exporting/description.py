@@ -66,7 +66,10 @@ def describe_program(program: Program, environment: Environment) -> Record:
 
 
 def flatten_space(space: Space, name: str) -> dict[str, Space]:
-    """Return the space of each array of an observation, keyed by nested keys joined with "/"."""
+    """Return the space of each array of an observation, keyed by input name.
+
+    The input name is `name`, followed by the keys of nested dictionaries, joined with "/".
+    """
     if not isinstance(space, Dict):
         return {name: space}
     parts = [flatten_space(part, f"{name}/{key}") for key, part in space.items]

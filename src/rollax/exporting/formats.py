@@ -28,8 +28,8 @@ class ExportFormat(NamedTuple):
             file is first.
         open: Function that loads the files and returns a function `act(inputs)`. `inputs` is a
             dictionary, and the result is a dictionary or a list in the order of output names.
-        needs_lowering: Whether to lower the operations and to replace the random key by uniform
-            numbers before writing.
+        needs_lowering: Whether the format supports only the operations of `lower_program` and no
+            random keys. If True, uniform random numbers replace the key as an input.
         loading_code: Python code that defines `act(inputs)` in the folder of the files.
         batch: Default number of environments per call. None for any number.
     """
@@ -54,7 +54,7 @@ class ExportFormat(NamedTuple):
 
 
 def input_shapes(program: Program) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shape and dtype of every input, keyed by input name."""
+    """Return the shape and dtype of every input of a program, keyed by input name."""
     return {name: program.types[number] for name, number in program.inputs.items()}
 
 

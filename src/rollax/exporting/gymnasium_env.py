@@ -97,7 +97,7 @@ class GymnasiumEnv(gymnasium.Env):
 
     @standard_numerics()
     def render(self) -> Any:
-        """Return a picture of the state, uint8 `[height, width, 3]`, or None without a mode.
+        """Return an image of the state, uint8 `[H, W, 3]`, or None if `render_mode` is None.
 
         Raises:
             gymnasium.error.ResetNeeded: If no episode has started.
@@ -113,7 +113,7 @@ class GymnasiumEnv(gymnasium.Env):
         return np.asarray(picture.convert("RGB"))
 
     def action_masks(self) -> np.ndarray:
-        """Return the mask of legal actions, bool, as sb3-contrib's MaskablePPO requests it.
+        """Return the mask of legal actions as a flat bool array, for sb3-contrib's MaskablePPO.
 
         Raises:
             UsageError: If observations have no action mask.
@@ -134,8 +134,8 @@ class GymnasiumEnv(gymnasium.Env):
 def to_gymnasium_space(space: Space) -> gymnasium_spaces.Space:
     """Convert a space to gymnasium.
 
-    A `Ball` becomes the `Box` around it, a `Grid` a `Box` of integers, and a `Box` of booleans
-    `MultiBinary`.
+    A `Ball` becomes the `Box` around it. A `Grid` becomes a `Box` of integers, and a `Box` of
+    booleans becomes a `MultiBinary`.
     """
     match space:
         case Dict():
@@ -160,7 +160,10 @@ def to_gymnasium_space(space: Space) -> gymnasium_spaces.Space:
 
 
 def to_rollax_action(space: ActionSpace, action: Action) -> np.ndarray:
-    """Convert an action to the dtype of the space, and scale it into the ball of a `Ball`."""
+    """Convert an action to the dtype of the space.
+
+    For a `Ball`, an action outside of the ball is scaled to its surface.
+    """
     values = np.asarray(action).astype(space.dtype)
     if isinstance(space, Ball):
         values = values * min(1.0, space.radius / max(float(np.linalg.norm(values)), 1e-12))

@@ -98,14 +98,14 @@ def trace_program(
 
 
 class _ProgramBuilder:
-    """Builder of a program, which folds operations that do not depend on inputs to constants."""
+    """Builder of a program. Operations on constants only are evaluated and become constants."""
 
     def __init__(self, rewrites: Rewrites) -> None:
         self.rewrites = rewrites
         self.operations: list[Operation] = []
         self.constants: dict[int, Any] = {}
         self.types: dict[int, jax.ShapeDtypeStruct] = {}
-        # Scalars that fill arrays of any size with equal elements, by number.
+        # Scalar that fills an array with equal elements, keyed by the value id of the array.
         self.filled: dict[int, np.ndarray] = {}
 
     def add_value(self, aval: Leaf) -> int:

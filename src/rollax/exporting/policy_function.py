@@ -41,8 +41,8 @@ InputShapes = dict[str, jax.ShapeDtypeStruct]
 class PolicyProgram(NamedTuple):
     """Program that computes the actions of a policy in a batch of environments.
 
-    Inputs and outputs have a leading axis `[batch]`. With several agents, most have the leading
-    axes `[batch, A]`.
+    Inputs and outputs have a leading axis `[batch]`. With A agents, observations, actions and
+    recurrent states have the leading axes `[batch, A]`.
 
     The observation is the input "observation", or "observation/KEY" for each key of a dictionary
     observation. Recurrent policies also have the inputs "reset", "carry/0", "carry/1" and so on.

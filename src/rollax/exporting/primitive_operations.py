@@ -1,7 +1,8 @@
 """Lowering of programs to a few operations that NumPy and ONNX support.
 
 Parameters of lowered operations can be written as JSON. Sizes are integers. A symbolic batch size
-is written as "batch" or as a multiple such as "6*batch". In the target shape of a reshape it is -1.
+is written as "batch" or as a multiple such as "6*batch". In the target shape of a reshape, a
+symbolic size is written as -1.
 """
 
 import re
@@ -126,7 +127,7 @@ class _Lowering:
         self.constants: dict[int, Any] = dict(program.constants)
         self.types = dict(program.types)
         self.aliases: dict[int, int] = {}
-        # Source and axes of transposed values.
+        # Source value id and permutation of axes, keyed by the id of the transposed value.
         self.transposition_sources: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def resolve_alias(self, value_id: int) -> int:
@@ -151,6 +152,7 @@ class _Lowering:
         self.operations.append(Operation(name, inputs, outputs, params, None))
 
     def lower(self, operation: Operation) -> None:
+        """Add the lowered form of an operation, or raise UsageError if it is not supported."""
         inputs, outputs = tuple(map(self.resolve_alias, operation.inputs)), operation.outputs
         name, kinds = (
             operation.name,
@@ -283,6 +285,7 @@ def _lower_clamp(
 def _lower_broadcast(
     lowering: _Lowering, params: PrimitiveParams, inputs: tuple[int, ...], outputs: tuple[int, ...]
 ) -> None:
+    """Lower a broadcast to a reshape that adds axes of size 1 and, if needed, an expansion."""
     shape, axes, source_shape = (
         params["shape"],
         list(map(int, params["broadcast_dimensions"])),

@@ -1,1 +1,1 @@
-"""Tuned settings by algorithm and environment."""
+"""Tuned settings (presets): one YAML file per algorithm, keyed by environment id or pattern."""

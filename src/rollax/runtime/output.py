@@ -11,6 +11,8 @@ from rollax.runtime.printing import print_line
 
 
 class _OutputState:
+    """State of standard output in this process."""
+
     error: OSError | None = None  # error raised by standard output
     is_discarded = False  # whether further writes to standard output are discarded
     was_closed = False  # whether standard output was closed when the process started
@@ -79,7 +81,10 @@ def is_output_error(error: Exception) -> bool:
 
 
 def discard_output(error: Exception) -> None:
-    """Warn once on standard error that standard output is unwritable, and discard its output."""
+    """Warn once on standard error that standard output cannot be written.
+
+    The caller discards further output.
+    """
     if _OutputState.is_discarded:
         return
     _OutputState.is_discarded = True

@@ -40,6 +40,7 @@ def make_cma_sampler(seed: int) -> "optuna.samplers.CmaEsSampler":
         def _restore_optimizer(
             self, completed_trials: "list[optuna.trial.FrozenTrial]", *_: object
         ) -> Any:
+            """Return a new optimizer, updated with all complete generations."""
             direction, search_space = self._direction_and_space
             transform = _SearchSpaceTransform(search_space, transform_step=True, transform_0_1=True)
             optimizer = self._init_optimizer(transform, direction)

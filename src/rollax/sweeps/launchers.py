@@ -272,10 +272,12 @@ def _run_local_workers(
 
 
 def divide_gpus(gpus: list[str], num_workers: int) -> list[dict[str, str]]:
-    """Divide GPUs, or their memory if there are fewer GPUs than processes.
+    """Assign GPUs to worker processes.
+
+    With fewer GPUs than processes, several processes share a GPU and its memory is divided.
 
     Args:
-        gpus: Names of the GPUs.
+        gpus: Indices or names of the GPUs, as in `CUDA_VISIBLE_DEVICES`.
         num_workers: Number of processes.
 
     Returns:
@@ -464,7 +466,8 @@ def _check_ray_nodes(
     """Check that a node of the Ray cluster has the resources of a worker.
 
     Without this check, Ray waits for resources without a message. For a local cluster, missing
-    resources raise UsageError. Nodes may still join another cluster, so a warning is printed.
+    resources raise UsageError. For the cluster at RAY_ADDRESS, which nodes may still join, they
+    cause a warning.
     """
     required = _required_ray_resources(DEFAULT_RAY_RESOURCES | resources)
     available = [node["Resources"] for node in nodes if node["Alive"]]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import optuna.storages.journal
 
 CREATED_STORAGES = set[str]()  # storages of studies created by this process
-# Attribute of a trial that repeats the settings of a trial whose process ended before its batch
-# was written.
+# Attribute of a requeued trial: number of the lost trial with the same settings. A trial is lost if
+# its process ends before the process writes the batch.
 LOST_TRIAL_KEY = "lost"
 READ_BLOCK_BYTES = 65536
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, file size limit
@@ -62,7 +62,7 @@ def _quiet_optuna() -> Iterator[ModuleType]:
 
 
 def create_optuna_study(storage: str, name: str, mode: str) -> "optuna.Study":
-    """Create an `optuna.Study`.
+    """Create an `optuna.Study` in a storage, and trust this storage in this process.
 
     Args:
         storage: Address of a database, or path of a journal file.
@@ -358,7 +358,12 @@ def ask_trials(
 
 
 def requeue_lost_trials(study: "optuna.Study", known_numbers: set[int]) -> None:
-    """Mark running trials outside of `known_numbers` as failed, and enqueue their settings."""
+    """Mark running trials without a batch as failed, and enqueue their settings.
+
+    Args:
+        study: The `optuna.Study`.
+        known_numbers: Numbers of the trials that belong to a batch.
+    """
     with _quiet_optuna() as optuna:
         trials = study.get_trials(deepcopy=False)
         requeued_numbers = {trial.user_attrs.get(LOST_TRIAL_KEY) for trial in trials}
@@ -380,7 +385,10 @@ def trial_states(study: "optuna.Study") -> dict[int, str]:
 
 
 def trial_steps(study: "optuna.Study") -> dict[int, int]:
-    """Return the steps per seed of finished trials (0 after a failure), keyed by trial number."""
+    """Return the steps per seed of complete, pruned and failed trials, keyed by trial number.
+
+    Trials without a recorded number of steps have 0 steps.
+    """
     finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
     steps = {trial.number: trial.user_attrs.get("steps", 0) for trial in finished}
     return {number: value if isinstance(value, int) else 0 for number, value in steps.items()}

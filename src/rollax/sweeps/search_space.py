@@ -22,10 +22,10 @@ from rollax.types import SettingValues
 if TYPE_CHECKING:
     import optuna
 
-# By full name, such as config.learning_rate, network.hidden or env.gravity.
+# Values of settings, keyed by full name: config.learning_rate, network.hidden, env.gravity, ...
 Settings = dict[str, Any]
 StorageLabel = bool | int | float | str | None  # value that Optuna can store
-# Minimum high / low of a positive range for a log scale by default.
+# A positive range has a log scale by default if high / low is at least this ratio.
 MIN_LOG_RATIO = 100.0
 MAX_GRID_SIZE = 100_000
 
@@ -322,6 +322,7 @@ def _find_field(entry: AlgorithmEntry, full_name: str) -> _SettingField:
 def _parse_choices(
     entry: AlgorithmEntry, environment: str, name: str, choices: object
 ) -> Dimension:
+    """Return the dimension of a setting with a list of values, or raise UsageError."""
     full_name = _full_name(entry, environment, name)
     field, hint = _find_field(entry, full_name)
     is_single = isinstance(choices, str | Mapping) or not isinstance(choices, Sequence)
@@ -340,6 +341,7 @@ def _parse_choices(
 def _parse_dimension_range(
     entry: AlgorithmEntry, environment: str, name: str, value: object
 ) -> Dimension:
+    """Return the dimension of a setting with a range, or raise UsageError."""
     full_name = _full_name(entry, environment, name)
     field, hint = _find_field(entry, full_name)
     span = parse_range(value, MIN_LOG_RATIO)
@@ -395,6 +397,7 @@ def _parse_conditions(
     name: str,
     conditions: object,
 ) -> dict[str, tuple[Any, ...]]:
+    """Return the accepted values of other settings, keyed by full name, or raise UsageError."""
     accepted_values = {}
     for other, values in coerce_dict(f"when.{name}", conditions).items():
         full_name = _full_name(entry, environment, other)

@@ -91,7 +91,17 @@ class Batch(NamedTuple):
 
 
 class Study:
-    """Study loaded from its folder."""
+    """Study loaded from its folder.
+
+    Attributes:
+        folder: Folder of the study.
+        spec: Specification of the study.
+        space: Search space.
+        base: Run specification shared by all trials.
+        metric: Name of the metric that ranks the trials.
+        mode: `max` if higher values of the metric are better, or `min` if lower ones are.
+        drawn: The `optuna.Study` with all drawn trials.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Load the study in `folder`.
@@ -148,7 +158,7 @@ class Study:
         )
 
     def list_batches(self) -> list[Batch]:
-        """Return all batches with a batch.json in drawing order."""
+        """Return all batches in drawing order. Folders without batch.json are skipped."""
         check_not_symlink(self.folder / BATCHES_FOLDER)
         paths = sorted((self.folder / BATCHES_FOLDER).glob(f"*/{BATCH_FILE}"))
         for path in paths:
@@ -411,6 +421,7 @@ def list_study_modules(spec: StudySpec) -> tuple[str, ...]:
 
 
 def _read_batch(path: Path) -> Batch:
+    """Read a batch.json, or raise UsageError if it is damaged."""
     try:
         body = json.loads(read_regular_file(path, MAX_SMALL_FILE_BYTES))
         trials = tuple(

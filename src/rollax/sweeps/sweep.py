@@ -56,7 +56,7 @@ class Swept(NamedTuple):
         return str(self.folder)
 
     def _facts(self) -> dict[str, Any]:
-        """Return the facts that `__repr__` and `_repr_html_` show, keyed by label."""
+        """Return the values that `__repr__` and `_repr_html_` show, keyed by label."""
         complete = [row for row in self.rows if row.state == "COMPLETE"]
         return {
             "folder": self.folder,
@@ -67,7 +67,7 @@ class Swept(NamedTuple):
 
     @property
     def best(self) -> TrialResult:
-        """Best trial.
+        """Best complete trial.
 
         Raises:
             UsageError: If no trial is complete.
@@ -119,7 +119,7 @@ def sweep(
     show: Display | None = None,
     trust: bool = False,
 ) -> Swept:
-    """Train many settings and rank them by the mean of the best metric over seeds.
+    """Train many settings and rank them by the mean of the option `best_metric` over seeds.
 
     Trials that differ only in traced settings train together in one program.
 
@@ -140,10 +140,10 @@ def sweep(
         search: Options of the search: `trials`, `method`, `pruner`, `batch`, `search_seed` and
             `storage`.
         imports: Modules that register custom environments or algorithms of the study.
-        folder: Folder of a new study.
+        folder: Folder of a new study. None creates one in `studies/`.
         launcher: Kind of workers: "local", "slurm" or "ray".
         workers: Number of workers.
-        hours: Time limit in hours. The study can be continued later.
+        hours: Time limit in hours, or None. The study can be continued later.
         resources: Resources of a worker, as named by submitit (`slurm_partition`, ...) or Ray
             (`num_gpus`, ...).
         picture: Whether to draw `study.png` into the folder.

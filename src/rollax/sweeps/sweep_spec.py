@@ -102,7 +102,7 @@ class StudySpec:
 
     @functools.cached_property
     def space(self) -> SearchSpace:
-        """Search space.
+        """Search space: the settings that differ between trials, with their values.
 
         Raises:
             UsageError: If the settings do not form a valid search space.
@@ -147,7 +147,7 @@ class StudySpec:
 
     @functools.cached_property
     def steps_per_trial(self) -> int:
-        """Maximum number of steps of a trial with all seeds."""
+        """Maximum number of steps of a trial, summed over all seeds."""
         return (
             self.space.max_total_steps(self.base.config, self.base.options.total_steps or 0)
             * self.base.options.seeds
@@ -232,7 +232,7 @@ class StudySpec:
 
     @property
     def max_batch_size(self) -> int:
-        """Maximum number of trials in one program."""
+        """Maximum number of trials that one compiled program trains."""
         return self.search.batch or (
             DEFAULT_BATCH_SIZE
             if self.method in ("grid", "random", "qmc")

@@ -99,7 +99,7 @@ def _normalize(name: str) -> str:
 
 
 def format_table(title: str) -> str:
-    """Return the table with the given title as Markdown."""
+    """Return the synonyms with the given title (see `read_synonyms`) as a Markdown table."""
     rows = ["| SB3 | CleanRL | others | rollax | remark |", "|---|---|---|---|---|"]
     for synonym in read_synonyms()[title]:
         names = (synonym.sb3, synonym.cleanrl, synonym.others, synonym.rollax)

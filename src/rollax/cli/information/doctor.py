@@ -70,7 +70,10 @@ def unused_accelerators(
 
 
 def cuda_version(driver: Path = NVIDIA_DRIVER) -> int:
-    """Return the highest major version of CUDA that both JAX and the NVIDIA driver support."""
+    """Return the highest major version of CUDA that both JAX and the NVIDIA driver support.
+
+    The result is 13 if the version of the driver cannot be read from the file `driver`.
+    """
     try:
         match = re.search(r"\b(\d{3})\.\d+", driver.read_text())
     except OSError:

@@ -69,6 +69,7 @@ def _is_unprefixed_option(word: str) -> bool:
 def _expand_option_name(
     word: str, run: type, groups: Mapping[str, type], arguments: Callable[[], Collection[str]]
 ) -> str:
+    """Return an option with its prefix, or unchanged if it is a run option."""
     option, equals, value = word[2:].partition("=")
     name = option.replace("-", "_")
     known = field_types(run) | dict.fromkeys(GENERAL_OPTIONS, bool)
@@ -112,10 +113,11 @@ def _is_negated_switch(name: str, kinds: Mapping[str, TypeHint]) -> bool:
 
 
 def normalize_switches(words: list[str], kinds: Mapping[str, type]) -> list[str]:
-    """Convert `--shared true` to `--shared`, and `--shared=false` to `--no-shared`.
+    """Convert Boolean options to the syntax that tyro expects.
 
-    For a switch that can also be None (`bool | None`), tyro expects a value. The results are then
-    `--shared True` and `--shared False`.
+    For example, `--shared true` becomes `--shared`, and `--shared=false` becomes `--no-shared`. For
+    an option that can also be None (`bool | None`), the results are `--shared True` and
+    `--shared False`.
 
     Args:
         words: Command-line arguments.

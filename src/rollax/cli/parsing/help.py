@@ -210,7 +210,7 @@ def make_option_group(
 
 
 def main_settings(config: type) -> tuple[str, ...]:
-    """Return the names of the settings in the short help. Settings of most algorithms are first."""
+    """Return the names of the settings in the short help, those in `MAIN_SETTINGS` first."""
     names = [field.name for field in dataclasses.fields(config)]
     usual = [name for name in MAIN_SETTINGS if name in names]
     return tuple([*usual, *(name for name in names if name not in usual)][:MAX_MAIN_SETTINGS])

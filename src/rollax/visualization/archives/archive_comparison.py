@@ -59,8 +59,8 @@ def write_archive_comparison(
         first: Folder of the first run.
         second: Folder of the second run.
         target: Output file ending in .png.
-        notify_fn: Function that receives warnings of `load`, and the reason if the archives cannot
-            be compared.
+        notify_fn: Function that receives warnings from loading the policies, and the reason if the
+            archives cannot be compared.
 
     Returns:
         Path of the figure, or an empty list if the archives cannot be compared.

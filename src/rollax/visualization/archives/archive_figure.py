@@ -41,7 +41,7 @@ def write_archive_files(
 
     Args:
         folder: Run folder.
-        warn_fn: Function that receives each warning of `load`.
+        warn_fn: Function that receives each warning from loading the policy.
 
     Returns:
         Paths of the files. Empty if the run has no archive or the archive is empty.

@@ -125,6 +125,7 @@ def _draw_image(
     empty_color: str | None,
     extent: tuple[float, float, float, float] | None = None,
 ) -> "matplotlib.image.AxesImage":
+    """Draw an image with its first row at the bottom. NaN has the color `empty_color`."""
     drawn_image = axis.imshow(
         np.ma.masked_invalid(image),
         origin="lower",
@@ -166,6 +167,7 @@ def _draw_grid(
     colors: ColorScale,
     empty_color: str | None,
 ) -> "matplotlib.image.AxesImage":
+    """Draw grid cells as a heat map, or as nested heat maps for more than two dimensions."""
     image = grid_image(shape, values)
     if len(shape) <= 2:
         drawn_image = _draw_image(axis, image, colors, empty_color, _extent(layout))

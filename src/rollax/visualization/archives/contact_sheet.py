@@ -98,7 +98,7 @@ def write_contact_sheet(
         environment: Environment to play in, as in `load`.
         network: Function that maps a random key to a network, as in `load`.
         eval_arguments: Arguments of the evaluation environment, as in `load`.
-        warn_fn: Function that receives each warning of `load`.
+        warn_fn: Function that receives each warning from loading the policy.
 
     Returns:
         Path of the contact sheet.
@@ -210,6 +210,9 @@ def select_frames(
     policy: Policy, indices: list[int], seed: int, greedy: bool
 ) -> list[tuple[Frame, float]]:
     """Play one episode with each elite from the same initial state, and select one frame of each.
+
+    The frame is the last one if the descriptor is computed at the end of episodes, and the middle
+    one otherwise.
 
     Args:
         policy: Policy of a quality-diversity run.

@@ -333,6 +333,7 @@ def _draw_means(
 
 
 def _draw_profiles(axis: "matplotlib.axes.Axes", scored: AlgorithmScores) -> None:
+    """Draw the share of runs above each threshold of the normalized score, one line per label."""
     values = np.concatenate([row for scores in scored.scores.values() for row in scores])
     margin = 0.02 * (np.ptp(values) or 1.0)
     thresholds = np.linspace(min(0.0, values.min()) - margin, values.max() + margin, NUM_THRESHOLDS)

@@ -84,7 +84,7 @@ def estimate_curve(
 
 
 def select_estimator(curve: Curve) -> Callable[[np.ndarray], intervals.Estimate]:
-    """Return the estimator for a curve. If its members share founders, it computes no interval."""
+    """Return the estimator for a curve. For members that share founders, it has no interval."""
     return (
         intervals.estimate_without_interval
         if curve.has_shared_founders
@@ -417,7 +417,7 @@ def _describe_interval(curves: list[Curve]) -> str:
 
 
 def describe_exclusions(curves: list[Curve], names: tuple[str, ...] = ()) -> list[str]:
-    """Describe the lines with estimates that exclude members or episodes with non-finite values.
+    """Describe the lines whose estimates exclude non-finite values of members or episodes.
 
     Args:
         curves: Curves to check.
@@ -467,7 +467,7 @@ def _describe_fewest_finite(curve: Curve, name: str) -> str:
 
 
 def _find_finite_values(curve: Curve, name: str) -> np.ndarray:
-    """Return a mask of finite values: over members, or over the episodes of a single member."""
+    """Return a mask of finite values, bool `[K, p]`, or `[K, N]` over episodes of one member."""
     run = curve.run
     if name not in (RETURN_METRIC, *run.eval_metrics):
         return np.isfinite(training_metric(curve, name))

@@ -222,7 +222,8 @@ def unused_path(path: Path, endings: tuple[str, ...]) -> Path:
 
     Args:
         path: Preferred path.
-        endings: Endings that are appended to the stem. No file with such a name exists.
+        endings: Endings of the new files, which are appended to the stem of the returned path. None
+            of these files exists.
     """
     stems = (path.stem if number == 1 else f"{path.stem}-{number}" for number in itertools.count(1))
     unused_stem = next(

@@ -66,7 +66,8 @@ COUNTER_FIELDS = ("step", "updates", "wall_time", "episodes")
 class RunCurves(NamedTuple):
     """Recorded metrics of a run: K evaluations of N episodes, M metric lines and P members.
 
-    P is 1 for a single run. For curves over wall time, `eval_step` and `step` are times.
+    Metric lines are the records of training metrics in metrics.jsonl. P is 1 for a single run. For
+    curves over wall time, `eval_step` and `step` are times.
 
     Attributes:
         folder: Run folder.
@@ -86,8 +87,8 @@ class RunCurves(NamedTuple):
         eval_metrics: Evaluation metrics other than the return, keyed by name, float `[K, P, N]`
             each, or `[K, P, 1]` for metrics of the user's `metrics` function.
         axis: Label of the horizontal axis.
-        founders: Number of distinct founders of an evolved population, or None if all members are
-            independent.
+        founders: Number of founders of an evolved population, which are the distinct initial
+            ancestors of its members. None if all members are independent.
         user_metrics: Names in `eval_metrics` that come from the user's `metrics` function.
     """
 
@@ -301,7 +302,10 @@ def _parse_evaluations(arrays: dict[str, np.ndarray], num_members: int) -> _Eval
 
 
 def _metric_array(values: list[JsonValue], num_members: int) -> np.ndarray:
-    """Return a metric in all lines, `[M, P]` or `[M, 1]`. Missing and invalid values are NaN."""
+    """Convert the values of a metric in all metric lines to an array `[M, P]` or `[M, 1]`.
+
+    Missing and invalid values are NaN.
+    """
     width = num_members if any(isinstance(value, list) for value in values) else 1
     if not values:
         return np.zeros((0, width))
@@ -309,7 +313,10 @@ def _metric_array(values: list[JsonValue], num_members: int) -> np.ndarray:
 
 
 def _parse_numbers(value: JsonValue, width: int) -> np.ndarray:
-    """Convert a list of numbers, or one repeated number, to an array `[width]`. Invalid: NaN."""
+    """Convert a list of `width` numbers, or one repeated number, to an array `[width]`.
+
+    Invalid numbers, and all numbers of a list of another length, are NaN.
+    """
     parts = value if isinstance(value, list) else [value] * width
     numbers = [float(part) if isinstance(part, int | float) else math.nan for part in parts]
     return np.array(numbers) if len(numbers) == width else np.full(width, math.nan)

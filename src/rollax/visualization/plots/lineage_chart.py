@@ -66,14 +66,14 @@ class LineStyle(TypedDict):
 
 
 def parse_history(records: list[Record], ranges: dict[str, Range]) -> LineageHistory | None:
-    """Parse the lines of lineage.jsonl.
+    """Convert the records of lineage.jsonl to a history.
 
     Args:
-        records: Parsed JSON lines.
+        records: Records, one per generation.
         ranges: Range of each evolved setting, keyed by setting name.
 
     Returns:
-        The history, or None if lines are invalid or the first line is not generation 0.
+        The history, or None if a record is invalid or the first record is not generation 0.
     """
     try:
         is_complete = bool(records) and records[0].get("generation") == 0
@@ -93,7 +93,7 @@ def _is_consistent(history: LineageHistory) -> bool:
 
 
 def _parse_records(records: list[Record], ranges: dict[str, Range]) -> LineageHistory:
-    """Convert lines to a history. Invalid lines raise an exception that `parse_history` catches."""
+    """Convert records to a history. Invalid records raise an error that `parse_history` catches."""
     size = len(next(iter(records[0]["settings"].values())))
     fitness = [
         [math.nan if value is None else value for value in record["fitness"] or [None] * size]
@@ -131,6 +131,9 @@ def best_member(history: LineageHistory, returns: np.ndarray) -> int:
     Args:
         history: History of the population.
         returns: Returns of the last evaluation, `[P]`. Higher is better. Empty if unknown.
+
+    Returns:
+        Index of the member. 0 if neither returns nor fitness are known.
     """
     rows = (returns, *history.fitness[::-1])
     newest = next((row for row in rows if row.size and np.isfinite(row).any()), None)

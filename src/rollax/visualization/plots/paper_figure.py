@@ -127,6 +127,7 @@ def _draw_panels(
     panels: list[_Panel],
     panels_per_row: int,
 ) -> None:
+    """Draw the panels row by row and hide the unused axes."""
     num_rows = -(-len(panels) // panels_per_row)
     axes = figure.subplots(num_rows, panels_per_row, squeeze=False).ravel()
     short_names = short_environment_names([panel.environment for panel in panels])
@@ -193,7 +194,10 @@ def _describe_lines(lines: list[PanelLine], smooth: int) -> list[str]:
 
 
 def _describe_omitted_points(curves: list[Curve], names: tuple[str, ...]) -> list[str]:
-    """Return caption notes on omitted points (missing seeds) and on means without all episodes."""
+    """Return caption notes on omitted points, and on means that exclude episodes.
+
+    A point of several seeds is omitted if the value of a seed is not finite.
+    """
     notes = list[str]()
     for name in names:
         for curve in (curve for curve in curves if len(curve.members) > 1):

@@ -131,6 +131,7 @@ def _report_omitted_steps(
     common_steps: np.ndarray,
     notify_fn: Callable[[str], object],
 ) -> None:
+    """Call `notify_fn` if a run has steps that are not common to its group."""
     if steps.size > common_steps.size:
         notify_fn(
             f"{run.folder}: {common_steps.size} of its {steps.size} {description} are used, at "

@@ -253,6 +253,7 @@ def compose_frame(
 
 
 def _lay_out_frame(width: int, caption: Caption, legend: list[LegendEntry]) -> FrameLayout:
+    """Return the layout of a frame with a width of `width` pixels."""
     if caption.agents:
         num_rows = 2 + bool(caption.stride_text) + len(caption.agents)
     else:
@@ -401,7 +402,10 @@ def _format_action(space: Any, names: tuple[str, ...], action: np.ndarray) -> st
 
 
 def _format_number(value: Any) -> str:
-    """Format a number with two decimals, or two or three significant digits if small or large."""
+    """Format a number with two decimals.
+
+    Magnitudes below 0.1 have two significant digits, and magnitudes of 1e6 or more have three.
+    """
     value = float(value)
     if abs(value) >= 1e6:
         return f"{value:.3g}"

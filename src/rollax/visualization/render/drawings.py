@@ -23,7 +23,7 @@ from rollax.visualization.render import host_episodes
 
 T = TypeVar("T")
 
-# Drawings by pattern of environment names. They take precedence over drawings of suites.
+# Drawings, keyed by glob pattern of environment names. They precede the drawings of suites.
 DRAWINGS: dict[str, Drawing] = {}
 
 
@@ -74,7 +74,7 @@ def _find_named_drawing(name: str) -> Drawing | None:
 
 
 def _adapt_to_wrappers(drawing: Drawing) -> Drawing:
-    """Return the drawing with its functions adapted to the environment including its wrappers."""
+    """Return the drawing with functions that accept environments and states with wrappers."""
     state_fns = {name: getattr(drawing, name) for name in ("draw", "text", "notes", "legend")}
     states_fns = {name: getattr(drawing, name) for name in ("cameras", "page_data_fn")}
     return drawing._replace(
@@ -110,21 +110,30 @@ def draw_episode(
 
 
 def _adapt_state_fn(function: Callable[..., T]) -> Callable[..., T]:
-    """Adapt a function `(environment, state, obs)` to the environment including its wrappers."""
+    """Return a version of `function(environment, state, obs)` that accepts wrapped arguments.
+
+    The wrappers of the environment, the state and the observation are removed before the call.
+    """
     return lambda environment, state, obs, *camera: function(
         *unwrap(environment, state, obs), *camera
     )
 
 
 def _adapt_agent_fn(function: Callable[..., T]) -> Callable[..., T]:
-    """Adapt a function `(environment, agent, action)` to the environment including its wrappers."""
+    """Return a version of `function(environment, agent, action)` for wrapped environments.
+
+    The wrappers of the environment are removed before the call.
+    """
     return lambda environment, agent, action: function(
         innermost_environment(environment), agent, action
     )
 
 
 def _adapt_states_fn(function: Callable[..., T]) -> Callable[..., T]:
-    """Adapt a function `(environment, states, ...)` to the environment including its wrappers."""
+    """Return a version of `function(environment, states, ...)` that accepts wrapped arguments.
+
+    The wrappers of the environment and the states are removed before the call.
+    """
 
     def draw_states(environment: Any, states: list[State], *arguments: Any) -> T:
         return function(

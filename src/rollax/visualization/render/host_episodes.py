@@ -94,6 +94,7 @@ def _not_drawable_error(environment: Any, reason: str) -> UsageError:
 def _record_episode(
     policy: Policy, act: episodes.ActFn, simulator: Simulator, key: jax.Array, max_frames: int
 ) -> RecordedEpisode:
+    """Record one episode until it ends or reaches the time limit of evaluations."""
     plan = episodes.plan_episodes([key], 1)
 
     def add_stream_axis(tree):
@@ -153,6 +154,10 @@ def _call_and_check(
 
 
 def _read_frame(policy: Policy, simulator: Simulator) -> np.ndarray:
+    """Return the image that the simulator renders, `[H, W, 3]` or `[H, W, 4]`.
+
+    Raise UsageError if rendering fails or the result is not an image.
+    """
     try:
         picture = simulator.frame()
     except Exception as error:  # simulators render with arbitrary libraries

@@ -83,7 +83,7 @@ def make_episode_runner(
 
     Returns:
         A function `(algorithm state, episodes, keys [n]) -> (episodes, steps [n, ...])`. `episodes`
-        is the `RunningEpisodes` of one stream. `steps` is a tuple of the states to render, the
+        is a `RunningEpisodes` with one episode. `steps` is a tuple of the states to render, the
         episodes after each step, the actions, the rewards, and whether the episode was still
         running before each step.
     """

@@ -258,7 +258,7 @@ def check_page_support(suffix: str, policies: list[Policy], drawing: Drawing) ->
 
 
 def default_checkpoint(folder: Path, is_elite: bool = False) -> str:
-    """Return "best" if a checkpoint was evaluated, and "last" otherwise or for an elite.
+    """Return "last" for an elite or if no checkpoint was evaluated, and "best" otherwise.
 
     Elites come from the last checkpoint, because plots show its archive.
     """
@@ -334,7 +334,7 @@ def load_all_checkpoints(
 
 
 def checkpoint_titles(folder: Path, policies: list[Policy]) -> list[str]:
-    """Return the title above the episodes of each checkpoint. Empty for a single checkpoint."""
+    """Return the title above the episodes of each checkpoint, or [""] for a single checkpoint."""
     if len(policies) == 1:
         return [""]
     checkpoints = index.read_checkpoint_index(folder)
@@ -364,7 +364,21 @@ def encode_content(
     fps: int | None,
     warn_fn: Callable[[str], object],
 ) -> bytes:
-    """Render the episodes and encode them in the format of `suffix` (.gif, .mp4 or .html)."""
+    """Render the episodes and encode them in the format of `suffix`.
+
+    Args:
+        suffix: Suffix of the output file: .gif, .mp4 or .html.
+        content: Policies, recorded episodes and titles.
+        drawing: Drawing of the environment.
+        fps: Frames per second. None uses the rate of the drawing.
+        warn_fn: Function that receives a warning if a GIF cannot have this rate.
+
+    Returns:
+        Content of the file.
+
+    Raises:
+        UsageError: If ffmpeg is missing or fails.
+    """
     environment = content.policies[0].environment
     recorded = [episode for policy_episodes in content.episodes for episode in policy_episodes]
     if suffix == PAGE_SUFFIX:

@@ -156,7 +156,7 @@ def _return_charts(curves: list[Curve]) -> list[Chart]:
 
 
 def _metric_charts(curves: list[Curve]) -> tuple[list[SectionPart], list[str]]:
-    """Return small charts, grouped by dashboard section, and notes on omitted charts."""
+    """Return small charts under the headings of `SECTION_TITLES`, and notes on omitted charts."""
     groups, axis = legend_groups(curves), _join_axis_labels(curves)
     run, is_single = curves[0].run, len({curve.run.folder for curve in curves}) == 1
     elsewhere = (

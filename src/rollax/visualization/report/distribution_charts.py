@@ -119,6 +119,7 @@ def _histogram_chart(
 
 
 def _histogram_trace(name: str, role: str, sample: np.ndarray, edges: np.ndarray) -> PlotlyValues:
+    """Return a plotly bar trace with the number of episodes in each bin."""
     counts = np.histogram(sample, edges)[0]
     texts = [
         f"{low:.5g} to {high:.5g}: {count} episodes"

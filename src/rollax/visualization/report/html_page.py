@@ -67,7 +67,7 @@ class Chart(NamedTuple):
 
     Attributes:
         title: Title above the chart.
-        data: Plotly traces. `meta` lists the legend groups that can hide a trace.
+        data: Plotly traces. The key `meta` of a trace lists the legend groups that can hide it.
         layout: Plotly layout.
         note: Text below the title.
         height: Height in pixels.
@@ -98,12 +98,12 @@ class LegendButton(NamedTuple):
     line_style: str = "solid"
 
 
-# HTML, or charts in a row.
+# Part of a section: an HTML string, or charts in one row.
 SectionPart = str | list[Chart]
 
 
 class Section(NamedTuple):
-    """Section of a page: title, and parts that are HTML or rows of charts."""
+    """Section of a page with a title and parts. A part is an HTML string or a row of charts."""
 
     title: str
     parts: Sequence[SectionPart]

@@ -156,6 +156,7 @@ def runs_section(runs: list[RunFacts], lines: Mapping[Path, str]) -> Section:
 
 
 def _table_row(run: RunFacts, line: str) -> tuple[str, ...]:
+    """Return the cells of a run in the table of several runs."""
     members = str(run.spec.num_members) if run.spec.num_members > 1 else "1"
     best = (
         "-"
@@ -177,6 +178,7 @@ def _table_row(run: RunFacts, line: str) -> tuple[str, ...]:
 
 
 def _describe_run(run: RunFacts) -> dict[str, str]:
+    """Return the description of a single run, keyed by label. Empty entries are omitted."""
     spec, entry = run.spec, get_algorithm_entry(run.spec.algorithm)
     facts = {
         "algorithm": f"{spec.algorithm}: {entry.summary}" if entry.summary else spec.algorithm,
@@ -222,6 +224,7 @@ def _format_status(run: RunFacts, unit: str) -> str:
 
 
 def _format_members(spec: Spec) -> str:
+    """Return text with the number of members, their seeds, and swept or evolving settings."""
     seeds = spec.options.seeds
     last = f" to {spec.options.seed + seeds - 1}" if seeds > 1 else ""
     seed_range = f"seed{'s' * (seeds > 1)} {spec.options.seed}{last}"
@@ -241,6 +244,7 @@ def _format_members(spec: Spec) -> str:
 
 
 def _format_best(run: RunFacts) -> str:
+    """Return text with the best checkpoint, or with the reason why there is none."""
     row = run.row
     if _is_best_metric_constant(run.spec, run.records):
         return (

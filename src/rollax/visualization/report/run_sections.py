@@ -65,6 +65,7 @@ def settings_section(runs: list[RunFacts]) -> Section:
 
 
 def _varied_settings(spec: Spec) -> list[tuple[str, str]]:
+    """Return name and description of each swept or evolving setting."""
     swept = [
         (f"config.{name}", f"one member for each of {', '.join(f'{x:g}' for x in values)}")
         for name, values in spec.sweep.items()
@@ -73,6 +74,7 @@ def _varied_settings(spec: Spec) -> list[tuple[str, str]]:
 
 
 def _differing_settings(runs: list[RunFacts]) -> list[str]:
+    """Return an HTML table of settings that differ between runs, or a paragraph if none differ."""
     settings = [_list_all_settings(run.spec) for run in runs]
     names = dict.fromkeys(name for values in settings for name in values)
     differing = [name for name in names if len({values.get(name, "-") for values in settings}) > 1]
@@ -125,6 +127,7 @@ def machines_section(runs: list[RunFacts]) -> Section:
 
 
 def _machine_rows(run: RunFacts) -> dict[str, str]:
+    """Return versions and devices of a run as text, keyed by label. Empty values are omitted."""
     machine = run.machine
     devices = machine.get("devices")
     facts = {

@@ -69,6 +69,7 @@ def make_results_table(groups: list[RunGroup]) -> RunTable:
 def _make_row(
     curve: Curve, has_labels: bool, has_agents: bool, metrics: list[str]
 ) -> tuple[Cell, ...]:
+    """Return the cells of a group in the order of the columns of `make_results_table`."""
     returns = metric_series(curve, RETURN_METRIC).values
     has_returns = len(returns) > 0 and not _is_zero_sum(curve)
     return (
@@ -125,7 +126,10 @@ def _best_of_seeds(curve: Curve, returns: np.ndarray) -> np.ndarray:
 
 
 def _estimate_last_metric(curve: Curve, name: str) -> Estimate | None:
-    """Estimate a training metric at the last metric line up to the last evaluation."""
+    """Estimate a training metric at the newest metric line before or at the last evaluation.
+
+    The result is None if no such line exists or the run lacks the metric.
+    """
     if not has_metric(curve.run, name):
         return None
     steps, values = metric_series(curve, name)

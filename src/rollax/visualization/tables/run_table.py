@@ -19,7 +19,7 @@ class RunTable:
     """Table of runs. Its conversion methods are named as in `pandas.DataFrame`.
 
     Attributes:
-        columns: Name, title and type of each column.
+        columns: Name and title of each column, and whether its cells have intervals.
         rows: Cells of each row. A cell is a value, an `Estimate` with an interval, or None.
         notes: Notes for the caption, such as the meaning of intervals and the skipped runs.
     """
