@@ -277,6 +277,8 @@ def trim_programs(folder: Path, limit: int) -> None:
 
 
 if __name__ == "__main__":
+    # SIGTERM, like Ctrl-C, ends the processes of the tests.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

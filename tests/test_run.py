@@ -1,9 +1,11 @@
 """The runner of the tests counts what fails, crashes, hangs or is left behind, and keeps groups and programs in bounds."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,41 @@ def test_a_process_left_behind_is_a_failure_and_ends(tmp_path: Path, more: str) 
             except BlockingIOError:
                 assert time.monotonic() < end, "the process lives on"
                 time.sleep(0.1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no SIGTERM")
+def test_a_terminated_runner_leaves_no_process_behind(tmp_path: Path) -> None:
+    file, note = tmp_path / "test_hang.py", tmp_path / "pid"
+    file.write_text(
+        "import os, pathlib, time\n"
+        "def test_it():\n"
+        f"    pathlib.Path({str(note)!r}).write_text(str(os.getpid()))\n"
+        "    time.sleep(600)\n"
+    )
+    runner = subprocess.Popen([sys.executable, run.__file__, str(file)], cwd=run.ROOT)
+    try:
+        wait_until(lambda: note.exists() and bool(note.read_text()), "the test did not start")
+        runner.send_signal(signal.SIGTERM)
+        assert runner.wait(60) != 0
+        wait_until(lambda: not is_alive(int(note.read_text())), "the test lives on")
+    finally:
+        runner.kill()
+
+
+def wait_until(is_true: Callable[[], bool], message: str) -> None:
+    """Wait for up to two minutes, because the machine may be busy."""
+    end = time.monotonic() + 120
+    while not is_true():
+        assert time.monotonic() < end, message
+        time.sleep(0.1)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.skipif(os.name != "posix", reason="only POSIX has SIGHUP")
