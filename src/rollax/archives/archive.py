@@ -47,7 +47,7 @@ class ScoredSolutions(NamedTuple):
 class InsertionResult(NamedTuple):
     """Insertion result of each solution of a batch `[B]`.
 
-    Archives with one solution per cell compare with the archive before the batch.
+    In archives with one solution per cell, both fields refer to the archive before the batch.
 
     Attributes:
         status: `STATUS_REJECTED`, `STATUS_IMPROVED` or `STATUS_NEW`, int32 `[B]`.

@@ -61,10 +61,11 @@ class Comparison(NamedTuple):
     def numbers(self) -> dict[str, float]:
         """Return the comparison as a dictionary of numbers.
 
-        `only_a`, `only_b` and `both` count cells filled by one archive or by both. `better_a`,
-        `better_b` and `equal` count cells that both fill, by the fitter archive. `mean_difference`
-        is the mean fitness difference (second minus first) in cells that both fill. The metrics of
-        the archives have the suffixes `_a` and `_b`.
+        `only_a`, `only_b` and `both` are the numbers of cells filled only by the first archive,
+        only by the second, and by both. Of the cells that both fill, `better_a` and `better_b` are
+        the numbers with a higher fitness in the first and in the second archive, and `equal` is the
+        number with the same fitness. `mean_difference` is the mean fitness difference (second minus
+        first) in cells that both fill. The metrics of the archives have the suffixes `_a` and `_b`.
         """
         is_in_first, is_in_second = ~np.isnan(self.fitness_a), ~np.isnan(self.fitness_b)
         difference = (self.fitness_b - self.fitness_a)[is_in_first & is_in_second]

@@ -207,8 +207,7 @@ class SingleRoller(eqx.Module):
     Let d be the distance to the goal on the floor. The reward of a decision is the increase of
     exp(-d / attraction) minus `effort` times the increase of the kinetic energy, including that of
     the spin. A spin about the vertical axis only costs energy. The default `strength` is below the
-    torque at which the sphere slips, at most 7/2 friction x mass x gravity x radius / 2.5 in level
-    rolling.
+    torque at which the sphere slips on the floor, 7/5 friction x mass x gravity x radius.
 
     `info["reached"]` is 1 if the center is within `goal_radius` of the goal on the floor.
     Evaluations report its value at the last step.

@@ -191,10 +191,10 @@ class CountRecall(CardGame):
 
     This is CountRecall of POPGym. The observation is [dealt symbol, queried symbol]. Dealt and
     queried symbols come from separately shuffled decks. The easy task of POPGym has one deck of
-    colors, the medium task two decks of
-    suits, and the hard task four decks of ranks. Each of the 52 decks - 1 steps gives 1 / (52 decks
-    - 1) if the action is the correct count and -1 / (52 decks - 1) otherwise. The return with
-    perfect memory is 1.
+    colors, the medium task two decks of suits, and the hard task four decks of ranks.
+
+    An episode has n = 52 decks - 1 steps. Each step gives 1 / n if the action is the correct count
+    and -1 / n otherwise. The return with perfect memory is 1.
 
     Args:
         decks: (static) Number of decks of 52 cards.

@@ -96,7 +96,7 @@ class Craftax(eqx.Module):
         )
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, the episode is truncated unless the player has died or won.
         """

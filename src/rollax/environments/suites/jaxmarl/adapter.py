@@ -112,7 +112,7 @@ class JaxMARL(eqx.Module):
         return state, self._observe(suite_obs, state)
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, agents that have not terminated are truncated.
         """

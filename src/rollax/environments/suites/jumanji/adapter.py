@@ -147,7 +147,7 @@ class Jumanji(eqx.Module):
         )
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, the episode is truncated unless the task has terminated.
         """
