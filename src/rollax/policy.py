@@ -157,14 +157,16 @@ class Policy:
     ) -> "Policy":
         """Return an elite of the run's archive as a policy. Its `warnings` describe the elite.
 
+        Pass exactly one of `descriptor` and `cell`.
+
         Args:
             descriptor: Descriptor, one number per dimension. The elite with the nearest descriptor
                 is selected.
-            cell: Index of a grid cell along each dimension, starting from 0. The elite of this cell
-                is selected.
+            cell: Index of a grid cell along each dimension, starting from 0. The fittest elite of
+                this cell is selected.
 
         Raises:
-            UsageError: If the run has no archive, or the cell is empty.
+            UsageError: If the run has no archive, an argument is invalid, or the cell is empty.
         """
         return selection.select_elite(self, descriptor, cell)
 

@@ -92,7 +92,7 @@ class UpdateKeys(NamedTuple):
 
 
 class RolloutEnd(NamedTuple):
-    """Values beside a rollout in the streams that use one set of parameters, `[S, ...]`.
+    """Values at the start or end of a rollout, in the streams of one set of parameters, `[S, ...]`.
 
     Attributes:
         carry: Memory of the policy after the last step.

@@ -96,8 +96,8 @@ INFO_REDUCTIONS: dict[str, str] = dict.fromkeys(
 class FamilySpec(NamedTuple):
     """Rules of one family of environments.
 
-    The arguments of the functions are the JaxMARL environment (`dynamics`), its state (`state`) and
-    observations (`obs`), and whether the episode has ended (`is_done`, `done["__all__"]`).
+    The functions receive the JaxMARL environment (`dynamics`), its state, its observations
+    (`suite_obs`), and whether the episode has ended (`is_done`, bool `[A]`, or `[]` for `info`).
 
     Attributes:
         time_limit: `(dynamics)`. Returns the maximum number of steps of an episode.
@@ -105,10 +105,10 @@ class FamilySpec(NamedTuple):
             bool `[A]`.
         agent_done: `(dynamics, state)`. Returns a mask of the agents whose episode ended in an
             earlier step, bool `[A]`.
-        observation_parts: `(dynamics, obs)`. Returns the arrays of all agents for each key of an
-            observation.
+        observation_parts: `(dynamics, suite_obs)`. Returns the arrays of all agents for each key of
+            an observation.
         legal_actions: `(dynamics, state)`. Returns a mask of legal actions for each agent, or None.
-        global_state: `(dynamics, state, obs)`. Returns the global state `[A, n]`, or None.
+        global_state: `(dynamics, state, suite_obs)`. Returns the global state `[A, n]`, or None.
         info: `(dynamics, state, is_done, extras)`. Returns the dictionary `info`. `extras` is the
             `info` of JaxMARL.
         bounds: Bounds of observations, or None to use the declared bounds.
