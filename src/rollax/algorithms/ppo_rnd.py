@@ -131,8 +131,8 @@ def learn(
         progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states, statistics and novelty networks.
         rollout: Experience of the S streams, `[T, S, ...]`.
-        end: `RolloutEnd` of the streams. Its `discounted_return` is a pair of
-            extrinsic and intrinsic discounted returns.
+        end: `RolloutEnd` of the streams. Its `discounted_return` is a pair of extrinsic and
+            intrinsic discounted returns.
         key: Random key.
 
     Returns:

@@ -64,8 +64,8 @@ class InsertionCounts(NamedTuple):
     """Numbers of solutions in one insertion, float32 `[]` each.
 
     Attributes:
-        new: Number of solutions that became an elite without replacing one (in Pareto fronts: that
-            were inserted into an empty cell).
+        new: Number of solutions that became an elite without replacing one. With Pareto fronts,
+            number of solutions that were inserted into an empty cell.
         better: Number of all other solutions that became an elite.
         outside: Number of finite solutions with a descriptor out of bounds. Cell archives assign
             them to the nearest cell.

@@ -111,7 +111,7 @@ class Spec:
         return self.options.evolve_metric or get_algorithm_entry(self.algorithm).evolve_metric
 
     def is_window_end(self, updates: int) -> bool:
-        """Return whether a measurement window of evolving members ends after `updates` updates."""
+        """Return whether an interval between generations ends after `updates` updates."""
         interval = self.updates_per_generation
         return bool(interval and updates % interval == 0 and 0 < updates < self.total_updates)
 

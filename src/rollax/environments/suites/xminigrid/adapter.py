@@ -11,8 +11,8 @@ show), "previous_action" and "previous_reward", "goal" and "rules". Differences 
 - Tiles and colors are symbols for an embedding, not magnitudes.
 - States have fixed dtypes and can be scanned.
 
-Tasks of the XLand environments are rulesets, either generated here (see `rulesets`)
-or loaded from a file on disk. Nothing is downloaded.
+Tasks of the XLand environments are rulesets, either generated here (see `rulesets`) or loaded from
+a file on disk. Nothing is downloaded.
 """
 
 import functools
