@@ -420,7 +420,7 @@ def make_gaussian(
 
 
 class DeepHead(eqx.Module):
-    """Head with additional dense layers in front."""
+    """Head that applies dense layers to the features before another head."""
 
     dense: MLP
     head: Head

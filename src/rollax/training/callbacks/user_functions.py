@@ -167,6 +167,9 @@ def validate_custom_values(
         num_members: Number of members of a population, or 0 for a single run.
         source: Origin of the values, for the error message.
 
+    Returns:
+        The metrics, keyed by name.
+
     Raises:
         UsageError: If a name or a value cannot be recorded.
     """
