@@ -491,8 +491,8 @@ def with_eval_arguments(spec: Spec, eval_arguments: SettingValues) -> Spec:
     """
     if eval_arguments and spec.opponents:
         raise UsageError(
-            f"eval_arguments ({eval_arguments}) and opponents ({spec.opponents}) cannot be combined. "
-            "Remove one of them."
+            f"eval_arguments ({eval_arguments}) and opponents ({spec.opponents}) cannot be "
+            "combined. Remove one of them."
         )
     resolved = spec.eval_arguments | registry.resolve_arguments(
         spec.environment, to_plain_value("eval_arguments", eval_arguments)
@@ -569,7 +569,7 @@ def _check_generations(spec: Spec) -> None:
             "" if options.evolve_every is None else f" and evolve_every {options.evolve_every:,}"
         )
         raise UsageError(
-            f"With evolve_start {options.evolve_start:,}{passed_interval}, the first generation would be at "
-            f"step {first:,}, but the run ends at {total:,}. Lower them, raise total_steps, or set "
-            "evolve_every to 0 to disable generations."
+            f"With evolve_start {options.evolve_start:,}{passed_interval}, the first generation "
+            f"would be at step {first:,}, but the run ends at {total:,}. Lower them, raise "
+            "total_steps, or set evolve_every to 0 to disable generations."
         )

@@ -215,8 +215,8 @@ def _validate_metric_value(
         else "a number, or a list of numbers"
     )
     fault = UsageError(
-        f"{name!r} {source} must be {constraint}, got {_describe_value(value)}. Return a number for "
-        "it."
+        f"{name!r} {source} must be {constraint}, got {_describe_value(value)}. Return a number "
+        "for it."
     )
     try:
         array = np.asarray(value)
