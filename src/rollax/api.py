@@ -62,13 +62,14 @@ def train(
         algorithm: Name of an algorithm, or an `AlgorithmEntry`. An entry is registered under the
             name of its constructor.
         environment: Id, such as "gymnax/CartPole-v1", or an environment.
-        total_steps: Number of environment steps. Like `seed` and `seeds`, it takes precedence over
-            `options`.
+        total_steps: Number of environment steps. `total_steps`, `seed` and `seeds` take precedence
+            over `options`. None uses the value in `options`.
         seed: Random seed.
         seeds: Number of members that train with different seeds in one program.
-        config: Settings of the algorithm, or a dictionary that overrides its preset.
+        config: Settings of the algorithm, or a dictionary that overrides its preset. None uses the
+            preset.
         network: Settings of the network, a dictionary that overrides the preset, or a function from
-            a random key to a network.
+            a random key to a network. None uses the preset.
         arguments: Arguments of the environment, if `environment` is an id.
         eval_arguments: Arguments of the environment that differ in evaluations, such as held-out
             tasks.
@@ -80,9 +81,10 @@ def train(
             are copied to the new run folder. If an opponent was trained with an environment or
             network object, it uses the object that is passed to this run.
         evolve: Dictionary from the name of a traced setting to its range, `(low, high)` or `(low,
-            high, "log" or "linear")`. Population-based training changes the settings within these
-            ranges. `seeds` is the number of members.
-        options: All other options of the run.
+            high, scale)`. `scale` is "log" or "linear", by default "log" if `low` is positive.
+            Population-based training changes the settings within these ranges. `seeds` is the
+            number of members.
+        options: All other options of the run. None uses their defaults.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
         imports: Names of modules that register the algorithm or the environment. Commands that read
             the run folder import these modules.

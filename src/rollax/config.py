@@ -38,7 +38,10 @@ def static_field(default: Setting, low: float = 1) -> Any:
 
     Args:
         default: Default value.
-        low: Minimum value of numbers.
+        low: Minimum of a value that is a number.
+
+    Returns:
+        The dataclass field.
     """
     return dataclasses.field(default=default, metadata={"static": True, "low": low})
 
@@ -50,6 +53,9 @@ def traced_field(default: float, low: float = -MAX_FLOAT32, high: float = MAX_FL
         default: Default value. If it is greater than `high`, it replaces `high`.
         low: Minimum value.
         high: Maximum value. If it is infinite, infinity is a valid value.
+
+    Returns:
+        The dataclass field.
     """
     return dataclasses.field(default=default, metadata={"low": low, "high": max(high, default)})
 
@@ -163,7 +169,10 @@ def resolve_settings(name: str, kind: type, tuned: Mapping[str, Setting], given:
 
 
 def parse_yaml_values(kind: type, values: Mapping[str, Setting]) -> dict[str, Any]:
-    """Convert strings to floats in float settings. YAML reads numbers such as 1e-3 as strings."""
+    """Convert strings to floats in float settings, because YAML reads 1e-3 as a string.
+
+    Strings that are not numbers are unchanged.
+    """
     wanted = field_types(kind)
     return {
         name: _parse_number(value) if wanted.get(name) is float else value

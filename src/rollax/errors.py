@@ -61,7 +61,10 @@ class UnknownNameError(UsageError):
 
 @contextlib.contextmanager
 def add_path_to_errors(path: Path) -> Iterator[None]:
-    """Add a path to an `OSError` raised in the block, such as the error for a full disk."""
+    """Add a path to an `OSError` raised in the block, such as the error for a full disk.
+
+    The message also states that a run resumes from its last checkpoint.
+    """
     try:
         yield
     except OSError as error:

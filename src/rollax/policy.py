@@ -157,7 +157,7 @@ class Policy:
     ) -> "Policy":
         """Return an elite of the run's archive as a policy, selected by descriptor or by cell.
 
-        Pass exactly one of the arguments.
+        Pass exactly one of `descriptor` and `cell`.
 
         Args:
             descriptor: Descriptor, one number per dimension. The elite with the nearest descriptor

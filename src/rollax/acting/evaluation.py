@@ -75,7 +75,16 @@ class RunningEpisodes(NamedTuple):
 
 
 def make_policy(algorithm: Algorithm, state: State, greedy: bool | jax.Array) -> PolicyFn:
-    """Return the evaluation policy of an algorithm's state. The extras of its outputs are None."""
+    """Return the evaluation policy of an algorithm's state.
+
+    Args:
+        algorithm: The algorithm.
+        state: State of the algorithm.
+        greedy: Whether to select the best actions instead of sampling.
+
+    Returns:
+        The policy. The extras of its outputs are None.
+    """
 
     def act(
         carry: Carry, obs: Observation, reset: jax.Array, key: jax.Array
@@ -125,7 +134,7 @@ def step_episodes(
 
     Returns:
         The episodes after the step, and a tuple of the experience and the transition of the step,
-        `[N, ...]` each. They are invalid for episodes that had ended before the step.
+        `[N, ...]` each. Both are invalid for episodes that had ended before the step.
     """
     actor, experience, after = step(environment, policy, playing.actor, split_step_keys(keys))
     ended, all_terminated = has_episode_ended(environment, after), after.terminated
@@ -221,7 +230,7 @@ def make_episode_runner(
         Function `(policy, carry, (reset_keys, step_keys), tasks=None) -> (Episodes, recorded)`. The
         leaves of `carry` have a leading axis `[N]`. `split_episode_keys` creates the keys. The
         leaves of `recorded` have the shape `[max_steps, N, ...]` and are invalid after the end of
-        an episode.
+        an episode. If `record` is None, `recorded` is `()`.
     """
     extraction = descriptors.make_batched_extraction(environment, descriptor, max_steps)
 

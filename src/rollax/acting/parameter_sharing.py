@@ -306,7 +306,7 @@ def summarize_metrics(
             name.
 
     Returns:
-        Scalar metrics, keyed by name, and finite checks. Unless all agents share parameters, each
+        Scalar metrics, keyed by name, and `FiniteChecks`. Unless all agents share parameters, each
         metric is the mean over all sets of parameters, and there is an additional metric
         "group/metric" or "agent i/metric" for each set. A check is true if it is true for all sets.
     """

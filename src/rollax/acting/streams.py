@@ -418,7 +418,7 @@ def sum_ended_episodes(
 
 
 def flatten_streams(environment: Environment, values: PyTree) -> Any:
-    """Reshape `[E, A, ...]` to `[E * A, ...]`. Without an agent axis, return the values unchanged."""
+    """Reshape `[E, A, ...]` to `[E * A, ...]`. Without an agent axis, return `values`."""
     if environment.num_agents is None:
         return values
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), values)

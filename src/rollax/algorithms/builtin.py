@@ -46,9 +46,12 @@ class BuiltinAlgorithm(NamedTuple):
         config: Name of the settings class in the module of the algorithm.
         summary: One-line description.
         network: Names of the network's module, settings class and constructor.
-        derive_settings: Name of a function in `rollax.algorithms.derived_settings`.
-        check: Name of a function in `rollax.algorithms.network_checks`.
-        adapt_to_host: Name of a function in `rollax.algorithms.derived_settings`.
+        derive_settings: Name of the function in `rollax.algorithms.derived_settings` that becomes
+            `AlgorithmEntry.derive_settings`.
+        check: Name of the function in `rollax.algorithms.network_checks` that becomes
+            `AlgorithmEntry.check`.
+        adapt_to_host: Name of the function in `rollax.algorithms.derived_settings` that becomes
+            `AlgorithmEntry.adapt_to_host`.
         unit: Unit of step counts, "steps" or "evaluations".
         shown: Names of metrics that a run prints in addition to returns.
         evolve_metric: Default selection metric of population-based training.

@@ -58,7 +58,10 @@ def derive_quality_diversity(config: QDConfig) -> DerivedSettings:
 
 
 def derive_policy_gradient(config: PolicyGradientConfig) -> DerivedSettings:
-    """Return the derived settings of a quality-diversity algorithm with a replay buffer."""
+    """Return the derived settings of a quality-diversity algorithm with a replay buffer.
+
+    They are those of `derive_quality_diversity` and the capacity of the buffer.
+    """
     return derive_quality_diversity(config)._replace(
         replay_capacity=config.capacity,
         sizes={"capacity": config.capacity, "batch_size": config.batch_size},

@@ -56,7 +56,11 @@ def make_cells_archive(
 
 
 def make_cells(config: CellsConfig, low: tuple[float, ...], high: tuple[float, ...]) -> Cells:
-    """Build Voronoi cells if `config.cvt_cells` is not 0, else the cells of a grid."""
+    """Build Voronoi cells if `config.cvt_cells` is not 0, else the cells of a grid.
+
+    Raises:
+        UsageError: If the settings do not fit the bounds.
+    """
     return (
         voronoi_cells(config.cvt_cells, low, high)
         if config.cvt_cells

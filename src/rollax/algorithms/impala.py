@@ -279,11 +279,11 @@ def learn(
         progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states and statistics.
         rollout: Experience of the S streams, `[T, S, ...]`.
-        end: Values of the streams at the end of the rollout.
+        end: `RolloutEnd` of the streams.
         key: Random key of the shuffles.
 
     Returns:
-        New train state, discounted returns, metrics and finite checks.
+        New train state, discounted returns, metrics and `FiniteChecks`.
     """
     train, reward, discounted_return = train_state.scale_rewards(
         train, rollout, end.discounted_return, config.gamma

@@ -353,12 +353,12 @@ def summarize_metrics(
     """Return the metrics and finite checks of an update.
 
     Args:
-        experience: Experience of all cycles, `[cycles, c, S]`.
-        metrics: Metrics of the gradient steps, keyed by name, `[cycles, g]` each.
+        experience: Experience of all cycles of c steps, `[cycles, c, S]`.
+        metrics: Metrics of the g gradient steps of each cycle, keyed by name, `[cycles, g]` each.
         agent: Agent after the update.
 
     Returns:
-        Scalar metrics, keyed by name, and the finite checks. Metrics of gradient steps are averaged
+        Scalar metrics, keyed by name, and `FiniteChecks`. Metrics of gradient steps are averaged
         over the steps that were not skipped, and are NaN if all steps were skipped.
     """
     active = metrics.pop("active")

@@ -92,15 +92,15 @@ class UpdateKeys(NamedTuple):
 
 
 class RolloutEnd(NamedTuple):
-    """Values at the end of a rollout in the streams that use one set of parameters, `[S, ...]`.
+    """Values at the start or end of a rollout, in the streams of one set of parameters, `[S, ...]`.
 
     Attributes:
         carry: Memory of the policy after the last step.
         obs: Observation with which the next rollout starts.
         agent_done: Whether the agent has terminated or been truncated while the episode of its
             environment continues, bool `[S]`, or None for a single agent.
-        discounted_return: Discounted return of each running episode before the rollout, float
-            `[S]`, from which reward normalization continues.
+        discounted_return: Discounted return of each running episode at the start of the rollout,
+            float `[S]`. Reward normalization adds the rewards of the rollout to it.
     """
 
     carry: Carry
@@ -307,7 +307,7 @@ def finish_update(
             extras.
 
     Returns:
-        The train state, all metrics keyed by name, and the finite checks. The added metrics are
+        The train state, all metrics keyed by name, and the `FiniteChecks`. The added metrics are
         those of `losses.summarize_update` and the learning rate.
     """
     train = train_state.update_observation_statistics(train, rollout)

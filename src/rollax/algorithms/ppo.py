@@ -155,7 +155,7 @@ def loss(
 
     Args:
         network: Actor-critic network.
-        observations: Observation statistics, or None.
+        observations: Observation statistics, or None if observations are not normalized.
         data: Minibatch of B sequences of L steps, `[L, B, ...]`.
         config: Settings of the algorithm.
         entropy_coefficient: Weight of the entropy bonus at the current progress (c2).
@@ -221,14 +221,14 @@ def learn(
         progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states and statistics.
         rollout: Experience of the S streams, `[T, S, ...]`.
-        end: Values of the streams at the end of the rollout.
+        end: `RolloutEnd` of the streams.
         key: Random key of the shuffles.
         policy_advantage: Function from the advantages `[T, S]`, divided by the standard deviation
             of the value targets, to the advantages in the policy loss. It does not affect the value
             loss.
 
     Returns:
-        New train state, discounted returns, metrics and finite checks.
+        New train state, discounted returns, metrics and `FiniteChecks`.
     """
     # Estimate advantages by GAE, with the values of the network that acted.
     train, reward, discounted_return = train_state.scale_rewards(

@@ -131,12 +131,12 @@ def learn(
         progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states, statistics and novelty networks.
         rollout: Experience of the S streams, `[T, S, ...]`.
-        end: Values of the streams at the end of the rollout. Its `discounted_return` is a pair of
-            extrinsic and intrinsic discounted returns.
+        end: `RolloutEnd` of the streams. Its `discounted_return` is a pair of extrinsic and
+            intrinsic discounted returns.
         key: Random key.
 
     Returns:
-        New train state, discounted returns, metrics and finite checks.
+        New train state, discounted returns, metrics and `FiniteChecks`.
     """
     extrinsic_return, intrinsic_return = end.discounted_return
     policy_key, novelty_key = jax.random.split(key)

@@ -138,7 +138,7 @@ def loss(
 
     Args:
         network: Action-value network.
-        observations: Observation statistics, or None.
+        observations: Observation statistics, or None if observations are not normalized.
         data: Minibatch of B sequences of L steps, `[L, B, ...]`.
 
     Returns:
@@ -276,11 +276,11 @@ def learn(
         progress: Completed fraction of training, from 0 to 1.
         train: Parameters, optimizer states and statistics.
         rollout: Experience of the S streams, `[T, S, ...]`.
-        end: Values of the streams at the end of the rollout.
+        end: `RolloutEnd` of the streams.
         key: Random key of the shuffles.
 
     Returns:
-        New train state, discounted returns, metrics and finite checks. Metrics of gradient steps
+        New train state, discounted returns, metrics and `FiniteChecks`. Metrics of gradient steps
         are means over all minibatches.
     """
     # Lambda-returns: R_t = r_t + gamma ((1 - lambda) max Q(s_(t+1)) + lambda R_(t+1))

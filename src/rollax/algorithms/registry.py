@@ -150,7 +150,7 @@ def ensure_registered(algorithm: AlgorithmEntry | str) -> str:
 
 
 def list_algorithms() -> dict[str, AlgorithmEntry]:
-    """Return built-in algorithms, those of installed packages and registered ones, keyed by name."""
+    """Return the built-in, installed and registered algorithms, keyed by name."""
     return {
         **ALGORITHMS,
         **{name: point.load() for name, point in _entry_points().items()},

@@ -47,7 +47,7 @@ class ScoredSolutions(NamedTuple):
 class InsertionResult(NamedTuple):
     """Insertion result of each solution of a batch `[B]`.
 
-    Archives with one solution per cell compare with the archive before the batch.
+    In archives with one solution per cell, both fields refer to the archive before the batch.
 
     Attributes:
         status: `STATUS_REJECTED`, `STATUS_IMPROVED` or `STATUS_NEW`, int32 `[B]`.
@@ -64,8 +64,8 @@ class InsertionCounts(NamedTuple):
     """Numbers of solutions in one insertion, float32 `[]` each.
 
     Attributes:
-        new: Number of solutions that became an elite without replacing one (in Pareto fronts: that
-            were inserted into an empty cell).
+        new: Number of solutions that became an elite without replacing one. With Pareto fronts,
+            number of solutions that were inserted into an empty cell.
         better: Number of all other solutions that became an elite.
         outside: Number of finite solutions with a descriptor out of bounds. Cell archives assign
             them to the nearest cell.

@@ -32,7 +32,7 @@ class RowsState(Protocol):
 
 
 def make_empty_rows(example: ScoredSolutions, size: int) -> ScoredSolutions:
-    """Return `size` empty rows, each with the shapes and dtypes of the single solution `example`."""
+    """Return `size` empty rows with the shapes and dtypes of the solution `example`."""
     rows = jax.tree.map(lambda x: jnp.zeros((size, *jnp.shape(x)), jnp.result_type(x)), example)
     return mark_empty(rows)
 
@@ -58,7 +58,7 @@ def count_filled(state: RowsState) -> jax.Array:
 
 
 def find_best_row(elites: ScoredSolutions) -> jax.Array:
-    """Return the index of the row with the fittest elite, int32 `[]`. Ties go to the lowest index."""
+    """Return the index of the fittest elite, int32 `[]`. Ties go to the lowest index."""
     return jnp.argmax(elites.fitness).astype(jnp.int32)
 
 

@@ -5,8 +5,8 @@ equations of this tutorial. All weights are positive, and the step size adapts b
 instead of |p| / E|N| - 1, as in the author's pycma ("purecma"). The Cholesky factor A with
 A A^T = C replaces the square root C^(1/2) = B D B^T, as in Krause, Arbones and Igel 2016, "CMA-ES
 with optimal covariance update and storage complexity". Samples have the same distribution as with
-the square root, the path of the step size is rotated, and in 100 dimensions the factorization costs
-a fifteenth of the eigendecomposition. The number of parents may change between calls, because
+the square root, and the path of the step size is rotated. In 100 dimensions, the factorization
+costs a fifteenth of the eigendecomposition. The number of parents may change between calls, because
 weights and learning rates are computed in every call.
 """
 

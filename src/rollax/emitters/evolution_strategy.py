@@ -331,7 +331,10 @@ def novelty_scores(
 
 
 def average_repeats(batch: ScoredSolutions, num_repeats: int) -> ScoredSolutions:
-    """Return the first solution, `[1, ...]`, with the mean scores of the first `num_repeats`."""
+    """Return the first solution, `[1, ...]`, with the mean scores of its `num_repeats` copies.
+
+    The copies are the first `num_repeats` solutions of the batch.
+    """
     first = jax.tree.map(lambda x: x[:1], batch)
     mean_scores = jax.tree.map(
         lambda x: jnp.mean(x[:num_repeats], axis=0, keepdims=True),

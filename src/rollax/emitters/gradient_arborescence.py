@@ -33,8 +33,8 @@ from rollax.emitters.variation import noise_like
 from rollax.errors import UsageError
 from rollax.types import PyTree, Scalar, Solution, State
 
-# Function from a solution to the gradients of fitness and K descriptors: a pytree with the structure
-# of the solution and leaves `[1 + K, ...]`.
+# Function from a solution to the gradients of fitness and K descriptors: a pytree with the
+# structure of the solution and leaves `[1 + K, ...]`.
 GradientsFn = Callable[[Any], Any]
 
 

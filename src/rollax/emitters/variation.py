@@ -42,7 +42,7 @@ def variation_emitter(
 
 
 def gaussian_emitter(archive: Archive, sigma: Scalar) -> Emitter:
-    """Build an emitter that adds noise to random elites x, x' = x + sigma N(0, I)."""
+    """Build an emitter of offspring x' = x + sigma N(0, I) of random elites x."""
 
     def vary(first: Solution, second: Solution, key: jax.Array) -> Any:
         return jax.tree.map(lambda x, noise: x + sigma * noise, first, noise_like(first, key))
@@ -99,8 +99,8 @@ def polynomial_emitter(
             are smaller for larger values.
         mutation_fraction: Probability of mutation of each number.
         crossover_fraction: Probability of crossover of each number.
-        crossover: "uniform" copies a number of the second elite. "simulated_binary" applies
-            `simulated_binary_crossover`.
+        crossover: "uniform" replaces a number by that of the second elite.
+            "simulated_binary" applies `simulated_binary_crossover`.
 
     Returns:
         The emitter.

@@ -297,7 +297,10 @@ def to_positive_int(environment: str, name: str, value: Setting) -> int:
 
 
 def to_parameter_array(value: Setting, default: Setting) -> jax.Array:
-    """Convert a parameter to an array. The dtype is float32, int32 or bool, as for the default."""
+    """Convert a parameter to an array.
+
+    The dtype is float32, int32 or bool if the default is a float, an int or a bool.
+    """
     kind = {"f": np.float32, "i": np.int32, "b": np.bool_}[np.asarray(default).dtype.kind]
     return jnp.asarray(value if isinstance(value, jax.Array) else np.asarray(value, kind), kind)
 

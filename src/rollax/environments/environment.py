@@ -246,7 +246,7 @@ class FiniteTaskEnvironment(TaskEnvironment, Protocol):
         ...
 
     def describe(self, *numbers: int) -> str:
-        """Return a description of the tasks with the given numbers."""
+        """Return a description of the tasks with the given entries of `task_numbers`."""
         ...
 
 

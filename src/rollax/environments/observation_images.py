@@ -189,7 +189,10 @@ def _draw_bar_row(
 
 
 def _format_to_width(value: float, max_width: float) -> str:
-    """Format a number with as many as three digits if it fits into `max_width` pixels, else ""."""
+    """Format a number with the most digits, at most 3, that fit into `max_width` pixels.
+
+    The result is "" if one digit does not fit.
+    """
     candidates = [f"{value:.3g}", f"{value:.2g}", f"{value:.1g}"]
     return next((text for text in candidates if load_font(10).getlength(text) <= max_width), "")
 

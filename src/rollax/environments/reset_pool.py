@@ -25,8 +25,7 @@ class ResetPool(NamedTuple):
     instead of the number of steps.
 
     Attributes:
-        key: One random key per environment, key [E].
-            Episode n starts with `reset(fold_in(key, n))`.
+        key: Random key of each environment, [E]. Episode n starts with `reset(fold_in(key, n))`.
         episode: Number of episodes that each environment has started, int32 [E].
         pooled_reset: `(env_state, obs)` at the start of one future episode, with leading axis [E].
         pooled_episode: Episode index of `pooled_reset`, int32 [E].

@@ -119,7 +119,7 @@ class Wrapper(eqx.Module):
         return obs
 
     def trial_episode(self, state: State) -> tuple[int, int] | None:
-        """Return the index of the episode in its trial (from 1) and the episodes per trial.
+        """Return the index of the episode (from 1) and the number of episodes of its trial.
 
         The result is None for an environment without trials.
         """
@@ -188,7 +188,7 @@ def innermost_state(environment: Environment, state: State) -> Any:
 
 
 def trial_episode(environment: Environment, state: State) -> tuple[int, int] | None:
-    """Return the index of the episode in its trial (from 1) and the episodes per trial.
+    """Return the index of the episode (from 1) and the number of episodes of its trial.
 
     The result is None for an environment without trials.
     """

@@ -43,10 +43,10 @@ class AutoencoderState(NamedTuple):
     Attributes:
         network: The autoencoder.
         optimizer: State of the optimizer.
-        row_mean: Mean of the training vectors, `[D]`.
-        row_scale: Standard deviation of the training vectors, `[D]`.
-        code_mean: Mean of the codes of the training vectors, `[K]`.
-        code_scale: Standard deviation of the codes of the training vectors, `[K]`.
+        row_mean: Mean of the rows (feature vectors) of the last training, `[D]`.
+        row_scale: Standard deviation of these rows, `[D]`.
+        code_mean: Mean of the codes of these rows, `[K]`.
+        code_scale: Standard deviation of the codes of these rows, `[K]`.
         loss: Mean squared reconstruction error of normalized vectors in the last gradient step,
             float32 `[]`.
     """

@@ -86,6 +86,9 @@ def masked_mean(
         mask: Mask over the leading axes of `x`, bool, or None for all samples.
         axes: Axes to reduce. None reduces all axes.
         keepdims: Whether to keep reduced axes with length 1.
+
+    Returns:
+        The mean.
     """
     if mask is None:
         return jnp.mean(x, axes, keepdims=keepdims)
@@ -213,7 +216,7 @@ def summarize_update(
 
     Returns:
         Dictionary with the mean value ("value"), the mean reward ("reward") and the explained
-        variance of the value targets ("explained_variance"), and the finite checks.
+        variance of the value targets ("explained_variance"), and the `FiniteChecks`.
     """
     mask, value = rollout.mask, rollout.extras.value
     predicted = value if prediction is None else prediction

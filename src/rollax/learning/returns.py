@@ -53,7 +53,7 @@ def gae(
         terminated: Whether each step terminated the episode, bool `[T]`.
         truncated: Whether each step truncated the episode, bool `[T]`.
         gamma: Discount factor.
-        gae_lambda: Decay of the trace.
+        gae_lambda: Lambda of generalized advantage estimation, the decay of the trace.
 
     Returns:
         Advantages `[T]`.
@@ -202,7 +202,7 @@ def estimate_advantages(
         reward: Rewards to learn from, `[T, S]`.
         carry: Memory of the network after the last step, `[S, ...]`.
         gamma: Discount factor.
-        trace_decay: Decay lambda of the trace.
+        trace_decay: Lambda of generalized advantage estimation.
 
     Returns:
         The advantages and value targets.

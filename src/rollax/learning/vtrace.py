@@ -31,8 +31,8 @@ def vtrace(
     v_t     = V(s_t) + delta_t + gamma c_t (1 - ended_t) (v_{t+1} - V(s_{t+1}))
     A_t     = r_t + gamma (1 - terminated_t) ((1 - lambda) V(s'_t) + lambda v'_t) - V(s_t)
 
-    The equations are from section 4.1 (rho, c), Eq. 1 and remark 1 (v), and section 4.2 (A). ended_t
-    is terminated_t or truncated_t. v'_t is v_{t+1}, or V(s'_t) after the last step and at
+    The equations are from section 4.1 (rho, c), Eq. 1 and remark 1 (v), and section 4.2 (A).
+    ended_t is terminated_t or truncated_t. v'_t is v_{t+1}, or V(s'_t) after the last step and at
     truncations. The policy gradient is weighted by rho_t. The mixture with lambda in A_t follows
     rlax. It makes A_t equal to the advantage of `gae` if both policies are equal and clipping is
     inactive. With lambda = 1, A_t is as in the paper.

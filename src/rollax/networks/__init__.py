@@ -1,4 +1,4 @@
-"""Networks, the protocol `network.Network`, layers, and adapters for other libraries (`interop`)."""
+"""Networks, their protocol `network.Network`, layers, and adapters (`interop`)."""
 
 from rollax.networks.actor_critic import ActorCritic, NetworkConfig, TwoHeads, actor_critic
 from rollax.networks.network import ActorCriticOutput, Network, PreprocessedNetwork, StepwiseNetwork

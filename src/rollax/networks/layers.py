@@ -64,7 +64,7 @@ class Linear(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Sequence of dense layers, each followed by optional layer normalization and the activation."""
+    """Dense layers, each followed by optional layer normalization and the activation."""
 
     layers: tuple[Linear, ...]
     norms: tuple[eqx.nn.LayerNorm, ...]
@@ -121,7 +121,10 @@ class Convolution(eqx.Module):
 
 
 class CNN(eqx.Module):
-    """Convolutions from a grid or image `[H, W, C]` to a flat vector. Divides 8-bit values by 255."""
+    """Convolutions from a grid or image `[H, W, C]` to a flat vector.
+
+    8-bit values are divided by 255.
+    """
 
     layers: tuple[Convolution, ...]
     activation: str = eqx.field(static=True)
@@ -420,7 +423,7 @@ def make_gaussian(
 
 
 class DeepHead(eqx.Module):
-    """Head with additional dense layers in front."""
+    """Head that applies dense layers to the features before another head."""
 
     dense: MLP
     head: Head

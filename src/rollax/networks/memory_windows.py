@@ -76,7 +76,7 @@ def carries_at_sequence_starts(carries: Carry, length: int) -> Any:
     """Return the carries `[N, S, ...]` before the first step of every sequence of `length` steps.
 
     Args:
-        carries: Carries of a rollout `[T, S, ...]` in compact form, with one sequence.
+        carries: Carries of a rollout `[T, S, ...]` in compact form, with N = 1.
         length: Number of steps of a sequence, a divisor of T.
 
     Returns:
@@ -112,10 +112,10 @@ def split_into_sequences(carries: Carry, length: int) -> Any:
 
 
 def gather_carries(carries: Carry, time: jax.Array, stream: jax.Array) -> Any:
-    """Return the carries before K steps of given streams.
+    """Return the carry before each of K steps, given by their time and stream.
 
     Args:
-        carries: Carries of a rollout `[T, S, ...]` in compact form, with one sequence.
+        carries: Carries of a rollout `[T, S, ...]` in compact form, with N = 1.
         time: Indices of the steps, int32 `[K]`. Larger indices are clipped to T - 1.
         stream: Indices of the streams, int32 `[K]`.
 

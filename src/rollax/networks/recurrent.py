@@ -305,7 +305,7 @@ def _scan_core(
 
 
 def _get_bias(cell: eqx.nn.GRUCell | eqx.nn.LSTMCell, name: str = "bias") -> jax.Array:
-    """Return a bias of an equinox cell. It is never None, although its declared type allows None."""
+    """Return a bias of an equinox cell, which is never None, although its type allows None."""
     return getattr(cell, name)
 
 

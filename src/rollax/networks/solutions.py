@@ -1,4 +1,4 @@
-"""Solutions for quality-diversity algorithms: policies, or constant actions of tasks (`task/...`)."""
+"""Solutions of quality-diversity: policies, or constant actions of tasks (`task/...`)."""
 
 import dataclasses
 import math
@@ -57,7 +57,10 @@ class GreedyHead(eqx.Module):
 
 
 class DeterministicBallHead(eqx.Module):
-    """Head that returns the action R tanh(|u|) u / |u| in a ball of radius R for linear outputs u."""
+    """Head that returns the action R tanh(|u|) u / |u| in a ball of radius R.
+
+    u are the outputs of a linear layer.
+    """
 
     layer: Linear
     space: Ball = eqx.field(static=True)

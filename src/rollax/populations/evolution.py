@@ -85,10 +85,11 @@ class EvolutionState(NamedTuple):
         members: State of the population.
         key: Random keys for the replacement of each member, `[P]`.
         total_return: Sum of rewards since the last generation, float `[P]`. With another selection
-            metric: sum of its values since then, or the last value of a metric of the state.
+            metric, the sum of its values since then. With a metric of `Algorithm.state_metrics`,
+            its last value.
         episodes: Number of episodes that ended since the last generation, float `[P]`. With another
-            selection metric: number of values in `total_return`.
-        is_finite: Whether all finite checks have passed since the last generation, bool `[P]`.
+            selection metric, the number of values in `total_return`.
+        is_finite: Whether all `FiniteChecks` were true since the last generation, bool `[P]`.
         fitness: Last known fitness, or NaN if unknown, float `[P]`. A copy starts with the fitness
             of its parent.
     """

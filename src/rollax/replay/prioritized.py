@@ -239,7 +239,11 @@ def make_prioritized_replay(num_steps: int = 1) -> ReplayBuffer:
 def init_prioritized_replay(
     example: ReplayStep, num_streams: int, config: PrioritizedReplayConfig
 ) -> PrioritizedReplayState:
-    """Return an empty replay for transitions with the shapes and dtypes of `example`."""
+    """Return an empty replay for transitions with the shapes and dtypes of `example`.
+
+    Raises:
+        UsageError: If the capacity is too small for a batch, or too large.
+    """
     ring.check_capacity(num_streams, config.capacity, config.batch_size)
     rows, size = (
         ring.init_replay(example, num_streams, config.capacity),

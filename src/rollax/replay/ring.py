@@ -328,7 +328,7 @@ def gather_rows(replay: ReplayState, index: jax.Array, offset: jax.Array | int =
         offset: Number of steps to move forward, which broadcasts to the shape of `index`.
 
     Returns:
-        Transitions, `[..., *]`.
+        Transitions, with the axes of `index` as leading axes.
     """
     num_streams, ring_size = _ring_shape(replay)
     stream, position = index // ring_size, (index % ring_size + offset) % ring_size

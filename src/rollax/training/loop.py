@@ -310,7 +310,10 @@ def _segment_length(session: Session) -> int:
 
 
 def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
-    """Restore the newest checkpoint. Return whether training continues from it."""
+    """Restore the newest checkpoint. Return whether training continues from it.
+
+    Training ends with `on_nonfinite="stop"`, or after `MAX_ROLLBACKS` rollbacks to one checkpoint.
+    """
     update = session.updates + failure.update + 1
     step, state, _ = session.checkpoints.restore("last", session.program.abstract_state)
     cause = recorder.NONFINITE_MESSAGES.get(

@@ -112,8 +112,8 @@ def explain_preset_arguments(
         }
         listed = ", ".join(f"{name} {value}" for name, value in preset_arguments.items())
         raise UsageError(
-            f"{error} The preset of {spec.algorithm} for {spec.environment} sets {listed}, which may "
-            f"change observations and actions. Pass arguments={defaults} for the environment's "
+            f"{error} The preset of {spec.algorithm} for {spec.environment} sets {listed}, which "
+            f"may change observations and actions. Pass arguments={defaults} for the environment's "
             "defaults."
         ) from error
 

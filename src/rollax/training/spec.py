@@ -111,7 +111,7 @@ class Spec:
         return self.options.evolve_metric or get_algorithm_entry(self.algorithm).evolve_metric
 
     def is_window_end(self, updates: int) -> bool:
-        """Return whether a measurement window of evolving members ends after `updates` updates."""
+        """Return whether an interval between generations ends after `updates` updates."""
         interval = self.updates_per_generation
         return bool(interval and updates % interval == 0 and 0 < updates < self.total_updates)
 
@@ -174,6 +174,9 @@ def explain_missing_imports(imports: Sequence[str]) -> Iterator[None]:
 
     Args:
         imports: Names of modules that register environments or algorithms of the run.
+
+    Raises:
+        UsageError: If the block raises `UnknownNameError` and there is a remedy.
     """
     try:
         yield
@@ -376,7 +379,10 @@ def adapt_to_host(spec: Spec) -> Spec:
 
 
 def _with_intervals(spec: Spec, longest_line: int = 1) -> Spec:
-    """Return the specification with its intervals of metric lines, evaluations and generations."""
+    """Set the numbers of updates per metric line, per evaluation and per generation.
+
+    A metric line has at most `MAX_UPDATES_PER_LINE` updates, or `longest_line` if it is larger.
+    """
     per_line = min(
         max(1, spec.total_updates // spec.options.log_lines),
         max(MAX_UPDATES_PER_LINE, longest_line),
@@ -485,8 +491,8 @@ def with_eval_arguments(spec: Spec, eval_arguments: SettingValues) -> Spec:
     """
     if eval_arguments and spec.opponents:
         raise UsageError(
-            f"eval_arguments ({eval_arguments}) and opponents ({spec.opponents}) cannot be combined. "
-            "Remove one of them."
+            f"eval_arguments ({eval_arguments}) and opponents ({spec.opponents}) cannot be "
+            "combined. Remove one of them."
         )
     resolved = spec.eval_arguments | registry.resolve_arguments(
         spec.environment, to_plain_value("eval_arguments", eval_arguments)
@@ -563,7 +569,7 @@ def _check_generations(spec: Spec) -> None:
             "" if options.evolve_every is None else f" and evolve_every {options.evolve_every:,}"
         )
         raise UsageError(
-            f"With evolve_start {options.evolve_start:,}{passed_interval}, the first generation would be at "
-            f"step {first:,}, but the run ends at {total:,}. Lower them, raise total_steps, or set "
-            "evolve_every to 0 to disable generations."
+            f"With evolve_start {options.evolve_start:,}{passed_interval}, the first generation "
+            f"would be at step {first:,}, but the run ends at {total:,}. Lower them, raise "
+            "total_steps, or set evolve_every to 0 to disable generations."
         )

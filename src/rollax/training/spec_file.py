@@ -151,8 +151,8 @@ def _check_plain_values(path: Path, document: object) -> None:
             ]
             if unprintable:
                 raise UsageError(
-                    f"{path}: the key {format_value(unprintable[0])} must have no control characters. "
-                    f"{INVALID_FILE_REMEDY}"
+                    f"{path}: the key {format_value(unprintable[0])} must have no control "
+                    f"characters. {INVALID_FILE_REMEDY}"
                 )
             pending += [
                 (f"{name}.{_format_key(key)}".lstrip("."), part, depth + 1)

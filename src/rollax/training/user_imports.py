@@ -84,7 +84,7 @@ def list_missing_modules(names: Iterable[str]) -> list[str]:
 
 
 def _check_unique_module(name: str, here: str) -> None:
-    """Raise UsageError for a module that exists both in the current folder and installed."""
+    """Raise UsageError if the current folder has a module with the name of an installed one."""
     local, installed = (
         importlib.machinery.PathFinder.find_spec(name, path) for path in ([here], None)
     )

@@ -167,6 +167,9 @@ def validate_custom_values(
         num_members: Number of members of a population, or 0 for a single run.
         source: Origin of the values, for the error message.
 
+    Returns:
+        The metrics, keyed by name.
+
     Raises:
         UsageError: If a name or a value cannot be recorded.
     """
@@ -212,8 +215,8 @@ def _validate_metric_value(
         else "a number, or a list of numbers"
     )
     fault = UsageError(
-        f"{name!r} {source} must be {constraint}, got {_describe_value(value)}. Return a number for "
-        "it."
+        f"{name!r} {source} must be {constraint}, got {_describe_value(value)}. Return a number "
+        "for it."
     )
     try:
         array = np.asarray(value)

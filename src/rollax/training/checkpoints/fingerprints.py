@@ -180,7 +180,11 @@ def _is_container(value: object) -> bool:
 
 
 def _components(value: object) -> Iterable[tuple[str, Any]]:
-    """Return `(name, value)` for each attribute or item of an object, or captured variable."""
+    """Return `(name, value)` for each part of an object.
+
+    The parts are the attributes, the items of a collection, or the captured variables of a
+    function.
+    """
     if isinstance(value, functools.partial):
         return [("func", value.func), ("args", value.args), *sorted(value.keywords.items())]
     if isinstance(value, type):

@@ -54,6 +54,9 @@ def read_checkpoint_index(folder: Path) -> CheckpointIndex:
     Args:
         folder: Folder of the run.
 
+    Returns:
+        The index, without checkpoints that cannot be read.
+
     Raises:
         UsageError: If the folder is not a run folder.
     """

@@ -37,7 +37,7 @@ from rollax.types import MetricValues, PyTree
 if TYPE_CHECKING:
     import rollax.training.session
 
-# Segments of this length keep the display up to date and stops prompt, at no measurable cost.
+# Segments of this length let the display update and a run stop promptly, at no measurable cost.
 SEGMENT_SECONDS = 0.5
 EPISODES_RESTART_NOTE = ". Checkpoints do not contain simulators, so episodes restart"
 

@@ -31,8 +31,8 @@ MIN_PICTURE_WIDTH, MIN_PICTURE_HEIGHT = 60, 24
 class Display(Protocol):
     """Interface through which a run shows messages and progress.
 
-    `picture` calls `make` only if the terminal is large enough for an archive map. `close` is
-    called when training ends. Messages about the result follow after `close`.
+    `picture` calls `make`, which draws an archive map, only if the terminal is large enough for the
+    map. `close` is called when training ends. Messages about the result follow after `close`.
     """
 
     def message(self, text: str) -> None: ...

@@ -43,6 +43,7 @@ class AskTell:
         low: Lower bounds of the descriptor, [K].
         high: Upper bounds of the descriptor, [K].
         config: Settings of the algorithm, as a dictionary or an instance of its settings class.
+            None uses the defaults.
         seed: Seed of the search.
         start: Initial solution, [D]. None means zeros.
         folder: Folder that `save` writes to and that a saved search is read from, or None.

@@ -61,10 +61,11 @@ class Comparison(NamedTuple):
     def numbers(self) -> dict[str, float]:
         """Return the comparison as a dictionary of numbers.
 
-        `only_a`, `only_b` and `both` count cells filled by one archive or by both. `better_a`,
-        `better_b` and `equal` count cells that both fill, by the fitter archive. `mean_difference`
-        is the mean fitness difference (second minus first) in cells that both fill. The metrics of
-        the archives have the suffixes `_a` and `_b`.
+        `only_a`, `only_b` and `both` are the numbers of cells filled only by the first archive,
+        only by the second, and by both. `better_a`, `better_b` and `equal` are the numbers of cells
+        filled by both in which the first archive, the second or neither has a higher fitness.
+        `mean_difference` is the mean fitness difference (second minus first) in cells that both
+        fill. The metrics of the archives have the suffixes `_a` and `_b`.
         """
         is_in_first, is_in_second = ~np.isnan(self.fitness_a), ~np.isnan(self.fitness_b)
         difference = (self.fitness_b - self.fitness_a)[is_in_first & is_in_second]
@@ -103,7 +104,7 @@ def merge_archives(runs: Sequence[Policy | RunPath], *, folder: Path | str | Non
             checkpoint is used, and for a population, its best member.
         folder: Folder to write the merged archive to as a run. The run can be loaded, evaluated,
             plotted and rendered like any other. Resuming it with more total steps continues from
-            this archive with a new emitter.
+            this archive with a new emitter. None writes no run.
 
     Returns:
         A policy with the merged archive. Its methods include `elites`, `elite` and

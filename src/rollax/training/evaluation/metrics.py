@@ -22,7 +22,7 @@ RETURN_STATISTICS = (
     "iqm_low",
     "iqm_high",
 )
-MAX_SHOWN_VALUES = 8  # printed values of one curve
+MAX_SHOWN_VALUES = 8  # printed values of a metric that is a list
 USER_METRICS_KEY = "metrics"  # key of an evaluation with the names of custom metrics
 
 

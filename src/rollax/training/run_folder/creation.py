@@ -57,7 +57,10 @@ def create_run_folder(spec: Spec, environment: Record | None = None) -> Path:
 
 
 def _existing_folder_message(folder: Path) -> str:
-    """Return the error message for a non-empty folder. For a run, it has the resume command."""
+    """Return the error message for a non-empty folder.
+
+    If the folder contains a run, the message includes the command that resumes it.
+    """
     message = f"{folder} exists and is not empty. Choose another --run-dir"
     if not (folder / layout.CONFIG_FILE).exists():
         return message

@@ -218,8 +218,8 @@ def make_wandb_sink(
         folder: Folder for files of wandb.
         config: Settings of the run, keyed by name.
         resume: Whether to continue the record if it exists.
-        group: Name of the group of a member's run. Runs of a group are open at the same time. None
-            for a single run.
+        group: Name of the group that the runs of all members share. These runs are open at the same
+            time. None for a single run.
         quiet: Whether to suppress output.
 
     Returns:
@@ -268,7 +268,7 @@ def make_trackio_sink(
         name: Name of the run.
         config: Settings of the run, keyed by name.
         resume: Whether to continue the record if it exists.
-        group: Name of the group of a member's run, or None for a single run.
+        group: Name of the group that the runs of all members share, or None for a single run.
         quiet: Whether to suppress output.
 
     Returns:

@@ -65,7 +65,7 @@ class Recording(NamedTuple):
 def make_rollout_act_fn(algorithm: Algorithm) -> Callable[..., tuple[Any, Any, Any]]:
     """Return a function that acts in E environments for one step of a rollout.
 
-    At the same step, it uses the same random numbers as `rollax.acting.streams.unroll`.
+    It draws the same random numbers in each step as `rollax.acting.streams.unroll`.
 
     Args:
         algorithm: Algorithm of one member.

@@ -149,7 +149,7 @@ class SimulatorRunner:
         return state.members if self.spec.evolve else state
 
     def shaped(self, rows: Leaf) -> Leaf:
-        """Reshape an array [P x E, ...] to [P, E, ...] for a population. Otherwise do nothing."""
+        """Return an array [P x E, ...] as [P, E, ...] for a population, otherwise unchanged."""
         return rows.reshape(self.number, -1, *rows.shape[1:]) if self.has_members else rows
 
     def restart_episodes(self, updates: int, members: np.ndarray | None = None) -> None:

@@ -192,7 +192,7 @@ def _move_until_wall(
 ) -> jax.Array:
     """Return a coordinate after a shift along its axis, up to the nearest wall or world boundary.
 
-    Walls extend from `along[0]` to `along[1]` on the axis of motion and from `sides[0]` to
+    Walls extend from `extents[0]` to `extents[1]` on the axis of motion and from `sides[0]` to
     `sides[1]` on the other axis, each `[W]`. `other_position` is the other coordinate of the point.
     Positions are compared with and clipped to the exact coordinates of walls, so rounding cannot
     move a point into a wall.

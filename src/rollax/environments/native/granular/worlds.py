@@ -78,7 +78,7 @@ class SingleNavigator(eqx.Module):
     Let d be the distance to the goal. The reward of a decision is the increase of exp(-d /
     attraction) minus `effort` times the increase of the kinetic energy. The undiscounted return is
     therefore below 1. It is close to 1 - exp(-d_0 / attraction) for a policy that ends at rest at
-    the goal.
+    the goal, where d_0 is the distance at the start.
 
     `info["reached"]` is 1 if the center is within `goal_radius` of the goal. Evaluations report its
     value at the last step.
@@ -207,8 +207,7 @@ class SingleRoller(eqx.Module):
     Let d be the distance to the goal on the floor. The reward of a decision is the increase of
     exp(-d / attraction) minus `effort` times the increase of the kinetic energy, including that of
     the spin. A spin about the vertical axis only costs energy. The default `strength` is below the
-    torque at which the sphere slips, at most 7/2 friction x mass x gravity x radius / 2.5 in level
-    rolling.
+    torque at which the sphere slips on the floor, 7/5 friction x mass x gravity x radius.
 
     `info["reached"]` is 1 if the center is within `goal_radius` of the goal on the floor.
     Evaluations report its value at the last step.

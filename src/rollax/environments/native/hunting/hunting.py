@@ -199,7 +199,7 @@ class Hunting(eqx.Module):
         return state, self.observe(state)
 
     def step(self, key: jax.Array, state: HuntingState, action: Action) -> Transition:
-        """Move all agents by their actions, float [A, 2] or int [A]."""
+        """Move all agents by their actions, float [A, 2] or (with four headings) int [A]."""
         headings = self.heading_vectors(action)
         moved = state.positions + self.dt * self.speeds[:, None] * headings
         next_state = HuntingState(jnp.clip(moved, 0.0, 1.0), headings, state.time + 1)

@@ -26,7 +26,7 @@ class DealState(NamedTuple):
     """State of a game with one sequence of cards.
 
     Attributes:
-        cards: Symbols of the cards in dealing order, int32 `[52 * num_decks]`.
+        cards: Symbols of the cards in dealing order, int32 `[52 * decks]`.
         time: Number of steps so far, int32 [].
     """
 
@@ -38,9 +38,9 @@ class QueryState(NamedTuple):
     """State of a game with a sequence of cards and a sequence of queries.
 
     Attributes:
-        cards: Symbols of the cards in dealing order, int32 `[52 * num_decks]`.
+        cards: Symbols of the cards in dealing order, int32 `[52 * decks]`.
         time: Number of steps so far, int32 [].
-        queried_cards: Symbol to count at each step, int32 `[52 * num_decks]`.
+        queried_cards: Symbol to count at each step, int32 `[52 * decks]`.
     """
 
     cards: jax.Array
@@ -57,7 +57,7 @@ def shuffle_decks(key: jax.Array, decks: int, symbols: int) -> jax.Array:
         symbols: Number of symbols.
 
     Returns:
-        Symbols of the cards, int32 `[52 * num_decks]`.
+        Symbols of the cards, int32 `[52 * decks]`.
     """
     return jax.random.permutation(key, jnp.arange(DECK_SIZE * decks, dtype=jnp.int32) % symbols)
 
@@ -127,8 +127,8 @@ def _answer_reward(is_correct: jax.Array, num_answers: int) -> jax.Array:
 class RepeatFirst(CardGame):
     """Game whose correct action is always the suit of the first card.
 
-    This is RepeatFirst of POPGym, which uses 1, 8 and 16 decks. Each of the 52 decks - 1 steps
-    gives 1 / (52 decks - 1) for a correct action and -1 / (52 decks - 1) otherwise.
+    This is RepeatFirst of POPGym, which uses 1, 8 and 16 decks. An episode has n = 52 * `decks` - 1
+    steps. Each step gives 1 / n for a correct action and -1 / n otherwise.
 
     The return with perfect memory is 1, and the mean return of uniform actions is -0.5. Without
     memory, the best action is any suit other than the visible suit. Its mean return is -0.49 for
@@ -152,8 +152,8 @@ class Autoencode(CardGame):
 
     This is Autoencode of POPGym, which uses 1 to 3 decks. The observation is [whether a suit is
     queried, suit]. During the queries the suit is 0, except for the first query, which occurs while
-    the last card is visible. Each of the 52 decks answers gives 1 / (52 decks) if it is correct and
-    -1 / (52 decks) otherwise. Earlier steps give 0.
+    the last card is visible. Each of the n = 52 * `decks` answers gives 1 / n if it is correct and
+    -1 / n otherwise. Earlier steps give 0.
 
     The return with perfect memory is 1, and the mean return of uniform actions is -0.5. The best
     policy without memory reaches -0.46 with one deck: it observes the last card, and each of the
@@ -191,10 +191,10 @@ class CountRecall(CardGame):
 
     This is CountRecall of POPGym. The observation is [dealt symbol, queried symbol]. Dealt and
     queried symbols come from separately shuffled decks. The easy task of POPGym has one deck of
-    colors, the medium task two decks of
-    suits, and the hard task four decks of ranks. Each of the 52 decks - 1 steps gives 1 / (52 decks
-    - 1) if the action is the correct count and -1 / (52 decks - 1) otherwise. The return with
-    perfect memory is 1.
+    colors, the medium task two decks of suits, and the hard task four decks of ranks.
+
+    An episode has n = 52 * `decks` - 1 steps. Each step gives 1 / n if the action is the correct
+    count and -1 / n otherwise. The return with perfect memory is 1.
 
     Args:
         decks: (static) Number of decks of 52 cards.
@@ -245,8 +245,8 @@ class HigherLower(CardGame):
     """Game of guessing whether the next card is higher (action 0) or lower (action 1).
 
     This is HigherLower of POPGym, which uses 1 to 3 decks. The observation is the rank of the
-    visible card, 0 to 12. An episode has 52 decks - 1 steps. A step gives 1 / (52 decks) for a
-    correct guess, -1 / (52 decks) for a wrong guess, and 0 if both ranks are equal.
+    visible card, 0 to 12. An episode with n = 52 * `decks` cards has n - 1 steps. A step gives
+    1 / n for a correct guess, -1 / n for a wrong guess, and 0 if both ranks are equal.
 
     The mean return of uniform actions is 0. With one deck, the best guess from the visible card
     alone (higher below the seventh rank, lower above it) returns 0.497. The best guess from the

@@ -188,7 +188,7 @@ class Brax(eqx.Module):
         ), suite_state.obs
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, the episode is truncated unless the task has terminated.
         """
@@ -367,7 +367,7 @@ def _build_environment(
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the defaults of all arguments (of the brax constructor and of rollax), by name."""
+    """Return the defaults of all arguments (of the brax constructor and rollax), keyed by name."""
     package_versions.require_version("brax", "0.14")
     defaults = {
         key: value

@@ -96,7 +96,7 @@ class Craftax(eqx.Module):
         )
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, the episode is truncated unless the player has died or won.
         """
@@ -216,7 +216,7 @@ def _load_class(name: str) -> Any:
 
 @functools.cache
 def _default_params_and_sizes(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the defaults of the parameters (can be traced) and world sizes (static), by name."""
+    """Return the defaults of parameters (can be traced) and world sizes (static), keyed by name."""
     found = _load_class(name)
     with jax.ensure_compile_time_eval():
         defaults = found.default_params.fget(None), found.default_static_params()

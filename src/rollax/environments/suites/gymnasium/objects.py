@@ -33,7 +33,8 @@ def from_gymnasium(
             environment. An environment is copied from its `spec`, including wrappers. A function is
             called with `render_mode` if it has this parameter, which rendering requires. Worker
             processes (`env_workers`) require a function at the top level of a module.
-        name: Name of the environment and of its run folders.
+        name: Name of the environment and of its run folders. The default is "own/" and the id, or
+            the name of the function or class.
         max_episode_steps: Number of steps after which an episode is truncated, in addition to the
             limit of the environment.
         info_names: Names of numbers in `info` that evaluations report but the first step does not

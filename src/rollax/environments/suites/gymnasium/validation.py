@@ -214,7 +214,10 @@ def _to_array(part: _PartSpec, value: object) -> np.ndarray:
 
 
 def _is_likely_scaled(part: _PartSpec, array: np.ndarray) -> bool:
-    """Return whether 8-bit pixels were probably divided by 255: floats with a maximum of 1."""
+    """Return whether 8-bit pixels were probably divided by 255.
+
+    Floats with a maximum of exactly 1 are taken as divided.
+    """
     is_picture = part.dtype == np.uint8 and np.max(part.high) == 255
     return is_picture and array.dtype.kind == "f" and array.max() == 1
 

@@ -103,7 +103,7 @@ class Gymnax(eqx.Module):
         return cast_leaves(state, self.state_dtypes), _cast_to_space(obs, self.observation_space)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, the episode is truncated unless the task has terminated.
         """
@@ -275,7 +275,7 @@ def _build_environment(
     limit: int,
     is_legacy: bool = False,
 ) -> Gymnax:
-    """Build a `Gymnax` environment. `leaves` are the parameters to store as arrays, by name."""
+    """Build a `Gymnax` environment that stores `leaves`, parameters keyed by name, as arrays."""
     observation_space, action_space = _convert_spaces(dynamics, params)
     derived = dict.fromkeys(_get_derived_params(dynamics))
     return Gymnax(
@@ -298,7 +298,7 @@ def default_arguments(name: str) -> dict[str, Any]:
 
 
 def _default_constructor_and_params(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the defaults of the constructor arguments and of the parameters, each by name."""
+    """Return the defaults of the constructor arguments and the parameters, each keyed by name."""
     with jax.ensure_compile_time_eval():
         dynamics = _make_dynamics(name, ())
         parameters = _default_params(dynamics)

@@ -21,7 +21,8 @@ def from_gymnax(
         environment: Gymnax environment.
         params: Parameters of the environment, by default its `default_params`. Fields become leaves
             of the converted environment. Episodes are truncated after `max_steps_in_episode` steps.
-        name: Name of the environment and of its run folders.
+        name: Name of the environment and of its run folders. The default is "own/" and the name
+            of the gymnax environment.
 
     Returns:
         The environment.

@@ -112,7 +112,7 @@ class JaxMARL(eqx.Module):
         return state, self._observe(suite_obs, state)
 
     def step(self, key: jax.Array, state: State, action: jax.Array) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, agents that have not terminated are truncated.
         """
@@ -305,7 +305,7 @@ def make(name: str, arguments: dict[str, Setting]) -> JaxMARL:
 
 
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the defaults of all arguments (of the JaxMARL constructor and of rollax), by name."""
+    """Return the defaults of all arguments (of JaxMARL and of rollax), keyed by name."""
     defaults = signature_defaults(_load_class(name))
     family = FAMILIES[name][1]
     if name == "HeuristicEnemySMAX":

@@ -96,20 +96,21 @@ INFO_REDUCTIONS: dict[str, str] = dict.fromkeys(
 class FamilySpec(NamedTuple):
     """Rules of one family of environments.
 
-    Functions take `dynamics` (JaxMARL environment), `state` (JaxMARL state) and `over`
-    (`done["__all__"]`, bool `[A]`, or `[]` for `info`).
+    The functions receive the JaxMARL environment (`dynamics`), its state, its observations
+    (`suite_obs`), and whether the episode has ended (`is_done`, bool `[A]`, or `[]` for `info`).
 
     Attributes:
-        time_limit: Function that returns the maximum number of steps of an episode.
-        terminated: Function that returns a mask of the agents whose task has ended, bool `[A]`.
-        agent_done: Function that returns a mask of the agents whose episode ended in an earlier
-            step, bool `[A]`.
-        observation_parts: Function that returns the arrays of all agents for each key of an
-            observation.
-        legal_actions: Function that returns a mask of legal actions for each agent, or None.
-        global_state: Function that returns the global state `[A, n]` of JaxMARL, or None.
-        info: Function that returns the dictionary `info`. Its last argument is the `info` of
-            JaxMARL.
+        time_limit: `(dynamics)`. Returns the maximum number of steps of an episode.
+        terminated: `(dynamics, state, is_done)`. Returns a mask of the agents whose task has ended,
+            bool `[A]`.
+        agent_done: `(dynamics, state)`. Returns a mask of the agents whose episode ended in an
+            earlier step, bool `[A]`.
+        observation_parts: `(dynamics, suite_obs)`. Returns the arrays of all agents for each key of
+            an observation.
+        legal_actions: `(dynamics, state)`. Returns a mask of legal actions for each agent, or None.
+        global_state: `(dynamics, state, suite_obs)`. Returns the global state `[A, n]`, or None.
+        info: `(dynamics, state, is_done, extras)`. Returns the dictionary `info`. `extras` is the
+            `info` of JaxMARL.
         bounds: Bounds of observations, or None to use the declared bounds.
         has_shaped_reward: Whether JaxMARL returns a shaped reward.
         has_team_reward: Whether the reward of the first agent is the team reward, even after the

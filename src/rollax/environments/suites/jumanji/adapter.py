@@ -56,7 +56,7 @@ with suppress_output(), jax.ensure_compile_time_eval():
 _TIME_LIMIT_ARGUMENT = "time_limit"
 _UNREACHED_TIME_LIMIT = np.iinfo(np.int32).max - 1  # no episode reaches it
 _STEP_CAPACITY_ARGUMENT = "max_step"  # of a generator: number of steps that a state can store
-# Largest number of steps in games without a time limit, where each step makes progress or ends it.
+# Largest number of steps in games without a time limit. Each step makes progress or ends the game.
 _MAX_STEPS_FNS: dict[str, Callable[[Any], int]] = {
     "BinPack": lambda spec: spec.items_mask.shape[0],
     "CVRP": lambda spec: spec.trajectory.shape[0],
@@ -147,7 +147,7 @@ class Jumanji(eqx.Module):
         )
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, the episode is truncated unless the task has terminated.
         """

@@ -14,7 +14,7 @@ def from_jumanji(environment: SuiteEnvironment, *, name: str | None = None) -> E
 
     Args:
         environment: Jumanji environment. Its wrappers are removed.
-        name: Name of the environment and of its run folders.
+        name: Name of the environment and of its run folders, "own/ClassName" by default.
 
     Returns:
         The environment.

@@ -141,7 +141,7 @@ class Navix(eqx.Module):
         return state, self._observe(state)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, the episode is truncated unless the task has terminated.
         """
@@ -282,7 +282,7 @@ def make(name: str, arguments: dict[str, Setting]) -> Navix:
 
 @functools.cache
 def default_arguments(name: str) -> dict[str, Any]:
-    """Return the defaults of `observation` and of NAVIX attributes with plain values, by name."""
+    """Return the defaults of `observation` and of plain NAVIX attributes, keyed by name."""
     package_versions.require_version("navix", "4.0")
     attributes = vars(_make_dynamics(name, "{}"))
     defaults = {

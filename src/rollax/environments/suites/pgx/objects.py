@@ -23,7 +23,7 @@ def from_pgx(
         environment: Pgx game for two or more players.
         opponent: Opponent of the first player: "agents" (the policy), "random" or "greedy" (looks
             two moves ahead).
-        name: Name of the environment and of its run folders.
+        name: Name of the environment and of its run folders, "own/ClassName" by default.
 
     Returns:
         The environment.

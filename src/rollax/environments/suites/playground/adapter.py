@@ -125,7 +125,7 @@ class Playground(eqx.Module):
         return PlaygroundState(suite_state, jnp.zeros((), jnp.int32)), _observe(suite_state.obs)
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         At the time limit, the episode is truncated unless it has terminated.
         """

@@ -18,7 +18,7 @@ def from_playground(
         environment: Playground environment. Its wrappers are removed.
         episode_length: Time limit in steps, after which episodes are truncated. None uses the value
             in the configuration of the environment.
-        name: Name of the environment and of its run folders.
+        name: Name of the environment and of its run folders, "own/ClassName" by default.
 
     Returns:
         The environment.

@@ -11,8 +11,8 @@ show), "previous_action" and "previous_reward", "goal" and "rules". Differences 
 - Tiles and colors are symbols for an embedding, not magnitudes.
 - States have fixed dtypes and can be scanned.
 
-Tasks of the XLand environments are rulesets, either generated here (see `rulesets`)
-or loaded from a file on disk. Nothing is downloaded.
+Tasks of the XLand environments are rulesets, either generated here (see `rulesets`) or loaded from
+a file on disk. Nothing is downloaded.
 """
 
 import functools
@@ -179,7 +179,7 @@ class XMiniGrid(eqx.Module):
         return self.reset_task(start_key, self.sample_task(task_key))
 
     def step(self, key: jax.Array, state: State, action: Action) -> Transition:
-        """Advance by one step.
+        """Return the transition of one step.
 
         The last step of an episode terminates if its discount is 0, and truncates otherwise.
         """
@@ -235,7 +235,9 @@ def make(name: str, arguments: dict[str, Setting]) -> Any:
 
 
 def make_trials(name: str, arguments: dict[str, Setting]) -> Any:
-    """Build trials of an XLand environment. A trial is several episodes with the same ruleset.
+    """Build an XLand environment whose episodes are trials.
+
+    A trial consists of several inner episodes with the same ruleset.
 
     Args:
         name: Name of the environment in xminigrid.

@@ -186,7 +186,10 @@ class Recipe:
             )
 
     def _level_widths(self) -> list[int]:
-        """Return the maximum number of new objects per tree level, starting at the goal."""
+        """Return the maximum number of new objects per level of the production tree.
+
+        The first level is the goal.
+        """
         deeper = range(1, self.chain_depth + 1)
         return [2, *(2 if self.single_branch else 2 ** (level + 1) for level in deeper)]
 
