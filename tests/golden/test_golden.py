@@ -42,7 +42,7 @@ def flatten_metrics(metrics: Metrics) -> dict[str, jax.Array]:
         f"{part}/{name}": x
         for part, values in parts.items()
         for name, x in values._asdict().items()
-        if name != "agent_type_sums"
+        if name not in ("agent_type_sums", "info")
     }
 
 
