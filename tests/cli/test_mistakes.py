@@ -10,6 +10,7 @@ import pytest
 
 import rollax as library
 from rollax.algorithms.registry import ALGORITHMS
+from rollax.cli.main import COMMANDS
 from rollax.environments import registry
 from rollax.runtime.installation import install_command
 from rollax.spaces import Box, Dict
@@ -393,7 +394,11 @@ def test_an_interrupt_before_a_run(rollax: Rollax, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(api, "train", interrupted)
     outcome = rollax(*TRAIN)
     assert outcome.code == 130
-    assert outcome.err.startswith("error: Interrupted") and len(outcome.err.splitlines()) == 1
+    assert outcome.err.startswith("error: Interrupted. Run `rollax resume RUN`")
+    assert len(outcome.err.splitlines()) == 1
+    monkeypatch.setitem(COMMANDS, "ls", interrupted)
+    outcome = rollax("ls")
+    assert (outcome.code, outcome.err) == (130, "error: Interrupted.\n")
 
 
 def test_other_errors(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,17 +16,20 @@ SECONDS = 30  # in which each command must answer
 ESCAPE = "\x1b[2J\x1b]0;title\x07\u202e\x9b31m"
 MARKUP = "[bold red]x[blue]"
 HTML = "<img src=x onerror=alert(1)>"
-FORBIDDEN = ("\x1b", "\x07", "\x9b", "\u202e")
+FORGED = "x\nerror: forged"
+FORBIDDEN = ("\x1b", "\x07", "\x9b", "\u202e", "\nerror: forged")
 FILES = ("config.yaml", "environment.json", "metrics.jsonl", "evaluations.npz", ".lock")
 Attack = Callable[[Path, Path], None]  # of a folder, and of a place outside
 
 
 @contextlib.contextmanager
 def in_time(seconds: int = SECONDS) -> Iterator[None]:
-    """Fail if what is inside hangs, also while it opens a pipe."""
+    """Fail if what is inside hangs, also while it opens a pipe, and if it catches the error."""
+    late: list[str] = []
 
     def fail(*_: Any) -> None:
-        raise AssertionError(f"no answer within {seconds} s")
+        late.append(f"no answer within {seconds} s")
+        raise AssertionError(late[0])
 
     before = signal.signal(signal.SIGALRM, fail)
     signal.alarm(seconds)
@@ -35,6 +38,7 @@ def in_time(seconds: int = SECONDS) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+    assert late == []
 
 
 def contents(folder: Path) -> dict[str, bytes | str | None]:
@@ -200,6 +204,7 @@ ODD: tuple[Any, ...] = (
     {"step": 36, "event": "evaluation"},
     {"step": 37, f"info/{ESCAPE}{MARKUP}$\\frac": 1.0},
     {"step": True, "event": []},
+    {"step": 37, f"info/{FORGED}": 1.0},
     '{"step": ' + "9" * 5000 + "}\n",
     '{"step": 38, "loss": ' + "[" * 50_000 + "\n",
 )
@@ -233,6 +238,7 @@ ATTACKS: dict[str, Attack] = {
     ),
     "escape in the environment": settings(environment=f"mine/{ESCAPE}"),
     "markup in the environment": settings(environment=f"mine/{MARKUP}"),
+    "a line in the environment": settings(environment=f"mine/{FORGED}"),
     "escape in an argument": settings(arguments={"delay": ESCAPE}),
     "opponents elsewhere": settings(opponents={"predator": "../../outside/run"}),
 }

@@ -140,6 +140,7 @@ def test_further_commands(name: str, run: Path, outside: Path, command: Command)
     ATTACKS[name](run, outside)
     before = contents(outside)
     command("plot", run)
+    command("plot", run, "--only", "nothing")
     command("table", run, "--latex")
     command("eval", run, "--episodes", "2", "--json")
     command("render", run)
@@ -274,6 +275,41 @@ def test_folders_that_are_links(name: str, run: Path, outside: Path, command: Co
     command("export", run, "--to", "numpy")
     quietly(lambda: rollax.load(run))
     assert contents(outside) == before
+
+
+def test_figures_that_are_a_link(run: Path, outside: Path, command: Command) -> None:
+    """Figures, reports and animations are not written elsewhere unless the user names the file."""
+    (run / "figures").symlink_to(outside)
+    before = contents(outside)
+    for words in (["plot"], ["report"], ["render"]):
+        code, told = command(words[0], run)
+        assert code == 2 and f"{run}/figures must not be a link" in told, told
+    assert contents(outside) == before
+    assert command("plot", run, "--out", "curves.png")[0] == 0
+
+
+def link_of_a_member(run: Path, outside: Path) -> None:
+    (run / "tensorboard").mkdir()
+    (run / "tensorboard" / "seed=1").symlink_to(outside)
+
+
+LOGS: dict[str, Callable[[Path, Path], None]] = {
+    "tensorboard": lambda run, outside: (run / "tensorboard").symlink_to(outside),
+    "tensorboard/seed=1": link_of_a_member,
+    "wandb": lambda run, outside: (run / "wandb").symlink_to(outside),
+    "a pipe": lambda run, outside: os.mkfifo(run / "tensorboard"),
+}
+
+
+@pytest.mark.parametrize("name", LOGS, ids=lambda name: name.replace(" ", "-"))
+def test_logs_that_are_a_link(name: str, run: Path, outside: Path) -> None:
+    """Neither TensorBoard nor Weights & Biases writes elsewhere, and nothing is compiled before."""
+    LOGS[name](run, outside)
+    before = contents(outside)
+    show = Script()
+    with in_time(), pytest.raises(rollax.UsageError, match="must (not be a link|be a folder)"):
+        rollax.resume(run, show=show, tensorboard=True, wandb="project")
+    assert contents(outside) == before and "compiling" not in show.lines
 
 
 def test_checkpoints_on_another_disk(run: Path, outside: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import rollax
 from rollax.runtime.numerics import overridden_settings, standard_numerics, to_single_precision
 from support.command import PATIENCE
 from support.fixtures import compile_once, train  # noqa: F401
+from support.runs import Script
 
 SCRIPT = """
 import json, sys
@@ -77,7 +79,7 @@ def test_a_run_is_the_same(tmp_path: Path, without: list[Any], switches: dict[st
     assert numbers[3] == ("JAX_ENABLE_X64" in switches), "the process keeps its own switch"
     assert (
         all(name in told for name in switches)
-        and "no effect, because rollax compiles its programs in single precision" in told
+        and "no effect on a run, which uses the standard settings of JAX" in told
     )
 
 
@@ -91,6 +93,15 @@ def test_switches_are_restored_also_after_an_error() -> None:
         assert overridden_settings() == () and jnp.ones(2).dtype == jnp.float64
     with standard_numerics():
         assert overridden_settings() == ()
+
+
+@pytest.mark.parametrize("guard", ["transfer_guard", "transfer_guard_host_to_device"])
+def test_guards_of_transfers(train: Callable, guard: str) -> None:
+    """A run moves its state to the device, so that such a guard has no effect and is named."""
+    show = Script()
+    with getattr(jax, guard)("disallow"):
+        assert train(updates=1, eval_count=0, show=show).status == "done"
+    assert any(f"JAX_{guard.upper()} has no effect" in line for line in show.lines)
 
 
 def test_an_environment_of_double_precision_is_narrowed() -> None:

@@ -1,5 +1,6 @@
 """Agents that follow the policy of another run instead of learning."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import rollax
 from rollax import RunOptions, UsageError, load, resume, train
 from rollax.environments import make
 from rollax.environments.wrappers import FixedOpponents
+from rollax.training.opponents import copy_opponents
+from rollax.training.run_folder.layout import read_spec
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sharing": "type"}
 NETWORK = rollax.NetworkConfig(hidden=(8,))
@@ -94,6 +97,21 @@ def test_a_run_keeps_its_opponents(hunts: dict[str, Path], tmp_path: Path) -> No
     finally:
         for name in ("both", "prey"):
             shutil.move(tmp_path / name, hunts[name])
+
+
+def test_no_folder_is_copied_that_is_not_of_an_opponent(
+    hunts: dict[str, Path], tmp_path: Path
+) -> None:
+    """A run from somebody else may link to private files as if they were its opponents."""
+    received = shutil.copytree(hunts["both"], tmp_path / "received")
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "precious").touch()
+    (received / "opponents").symlink_to(tmp_path / "private")
+    (tmp_path / "run").mkdir()
+    spec = dataclasses.replace(read_spec(hunts["prey"]), opponents={"predator": str(received)})
+    copy_opponents(tmp_path / "run", spec, {"predator": load(received)})
+    assert (tmp_path / "run" / "opponents" / "predator" / "checkpoints").is_dir()
+    assert not list((tmp_path / "run").rglob("precious"))
 
 
 def test_an_opponent_may_come_from_any_checkpoint(hunts: dict[str, Path], tmp_path: Path) -> None:

@@ -79,7 +79,12 @@ COMMANDS: dict[str, Callable[[list[str], SharedOptions], int]] = {
 }
 
 
-RUN_COMMANDS = ("train", "resume", "sweep")  # commands that write their result to a folder
+# Commands that write their result to a folder, and the commands that continue them.
+RUN_COMMANDS = {
+    "train": "rollax resume RUN",
+    "resume": "rollax resume RUN",
+    "sweep": "rollax sweep FOLDER",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,10 +144,9 @@ def _run_command(words: list[str]) -> int:
         print_line(f"error: {error}", sys.stderr)
         return _leave_after_error(error, 2)
     except KeyboardInterrupt:
-        print(
-            "error: Interrupted. Run `rollax resume` to continue from the last checkpoint.",
-            file=sys.stderr,
-        )
+        next_command = RUN_COMMANDS.get(words[0] if words else "")
+        hint = f" Run `{next_command}` to continue from the last checkpoint."
+        print(f"error: Interrupted.{hint if next_command else ''}", file=sys.stderr)
         return _end_immediately(_leave_processes(130, alone=True))
     except (OSError, RuntimeError) as error:
         if os.environ.get(TRACEBACK_VARIABLE):

@@ -1,7 +1,7 @@
 """JAX settings that rollax requires, such as single precision and standard type promotion.
 
-rollax compiles its programs ahead of time in single precision and reports non-finite numbers
-itself. User code may change these settings for other computations, with `jax.config` or an
+rollax compiles its programs ahead of time in single precision, transfers arrays between host and
+device, and reports non-finite numbers itself. User code may change these settings for other computations, with `jax.config` or an
 environment variable such as `JAX_ENABLE_X64`. Public functions that compute therefore run within
 `standard_numerics`, which restores the settings of the caller afterwards.
 """
@@ -26,6 +26,16 @@ REQUIRED_SETTINGS: dict[str, Any] = {
     "jax_disable_jit": False,  # ahead-of-time compilation requires jit
     "jax_debug_nans": False,  # empty cells of archives contain NaN
     "jax_debug_infs": False,  # masked actions and empty cells contain minus infinity
+    # Runs transfer arrays between host and device. The first guard sets the other ones.
+    **dict.fromkeys(
+        (
+            "jax_transfer_guard",
+            "jax_transfer_guard_host_to_device",
+            "jax_transfer_guard_device_to_device",
+            "jax_transfer_guard_device_to_host",
+        ),
+        "allow",
+    ),
 }
 
 
@@ -41,12 +51,12 @@ def overridden_settings() -> tuple[str, ...]:
 def standard_numerics() -> Iterator[None]:
     """Apply the JAX settings that rollax requires, as a context manager or a decorator."""
     with contextlib.ExitStack() as stack:
-        changed = [
-            name for name, value in REQUIRED_SETTINGS.items() if getattr(jax.config, name) != value
-        ]
-        for name in changed:
-            set_switch: Any = getattr(jax, name.removeprefix("jax_"))
-            stack.enter_context(set_switch(REQUIRED_SETTINGS[name]))
+        changed: list[str] = []
+        for name, value in REQUIRED_SETTINGS.items():
+            if getattr(jax.config, name) not in (None, value):  # None is the default of guards
+                set_switch: Any = getattr(jax, name.removeprefix("jax_"))
+                stack.enter_context(set_switch(value))
+                changed.append(name)
         if changed:
             token = _overridden_settings.set(
                 (*_overridden_settings.get(), *map(str.upper, changed))

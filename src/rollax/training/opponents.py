@@ -166,8 +166,8 @@ def copy_opponents(
         target.mkdir(parents=True)
         shutil.copy(run / layout.CONFIG_FILE, target)
         _copy_folder(run / checkpoint, target / checkpoint)
-        if (run / OPPONENTS_FOLDER).is_dir():
-            _copy_folder(run / OPPONENTS_FOLDER, target / OPPONENTS_FOLDER)
+        for copy in policy.spec.opponents.values():  # `load` has checked these paths
+            _copy_folder(run / copy, target / copy)
         fsync_tree(target)
     spec = dataclasses.replace(spec, opponents=copies)
     layout.write_spec(folder, spec)

@@ -145,9 +145,7 @@ def _check_plain_values(path: Path, document: object) -> None:
             )
         if isinstance(value, dict):
             unprintable = [
-                key
-                for key in value
-                if isinstance(key, str) and escape_control_characters(key) != key
+                key for key in value if isinstance(key, str) and escape_to_one_line(key) != key
             ]
             if unprintable:
                 raise UsageError(
@@ -160,7 +158,7 @@ def _check_plain_values(path: Path, document: object) -> None:
             ]
         elif isinstance(value, list):
             pending += [(f"{name}[{i}]", part, depth + 1) for i, part in enumerate(value)]
-        elif isinstance(value, str) and escape_control_characters(value) != value:
+        elif isinstance(value, str) and _escape_value(name, value) != value:
             raise UsageError(
                 f"{path}: {name} ({format_value(value)}) must have no control characters. "
                 f"{INVALID_FILE_REMEDY}"
@@ -171,6 +169,12 @@ def _check_plain_values(path: Path, document: object) -> None:
                 f"{path}: {name} must be a string, a number, true, false or null, got "
                 f"{format_value(value)} ({kind})."
             )
+
+
+def _escape_value(name: str, value: str) -> str:
+    """Return a string of the file with escapes. Only environment arguments have several lines."""
+    has_lines = name.startswith(("arguments.", "eval_arguments.", "sweep.", "when."))
+    return escape_control_characters(value) if has_lines else escape_to_one_line(value)
 
 
 def _format_key(key: object) -> str:

@@ -18,8 +18,9 @@ from rollax.runtime.shell import format_command_line
 from rollax.training.checkpoints import fingerprints
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.compile import program as programs
+from rollax.training.options import RunOptions
 from rollax.training.run_folder import layout, metric_sinks, recorder
-from rollax.training.run_folder.files import open_regular_file
+from rollax.training.run_folder.files import check_not_symlink, open_regular_file
 from rollax.training.run_folder.layout import (
     CHECKPOINTS_FOLDER,
     CONFIG_FILE,
@@ -28,6 +29,8 @@ from rollax.training.run_folder.layout import (
     LINEAGE_FILE,
     LOCK_FILE,
     METRICS_FILE,
+    TENSORBOARD_FOLDER,
+    WANDB_FOLDER,
 )
 from rollax.training.spec import Spec, resolve_devices
 from rollax.training.spec_file import NEW_OPTION_DEFAULTS
@@ -206,9 +209,7 @@ def check_resume(
         fingerprints.check_same_environment(
             layout.read_environment_fingerprint(folder), environment
         )
-    for name in (METRICS_FILE, EVALUATIONS_FILE, LINEAGE_FILE, LOCK_FILE):
-        if os.path.lexists(folder / name):
-            open_regular_file(folder / name).close()  # raises if the file is not regular
+    _check_output_paths(folder, spec.options)
     with open_checkpoints(folder, spec) as checkpoints:
         if not checkpoints.steps():
             _check_no_lost_checkpoint(folder)
@@ -225,6 +226,21 @@ def check_resume(
         if is_constant_rate
         else [*warnings, *_learning_rate_warnings(spec, old_spec, newest.step)]
     )
+
+
+def _check_output_paths(folder: Path, options: RunOptions) -> None:
+    """Raise UsageError for files and folders that a resumed run must not write to."""
+    for name in (METRICS_FILE, EVALUATIONS_FILE, LINEAGE_FILE, LOCK_FILE):
+        if os.path.lexists(folder / name):
+            open_regular_file(folder / name).close()  # raises if the file is not regular
+    dashboards = ((TENSORBOARD_FOLDER, options.tensorboard), (WANDB_FOLDER, options.wandb))
+    for path in [folder / name for name, is_enabled in dashboards if is_enabled]:
+        check_not_symlink(path)
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} must be a folder. Move it away.")
+    if options.tensorboard:
+        for path in (folder / TENSORBOARD_FOLDER).glob("*"):  # one folder per member
+            check_not_symlink(path)
 
 
 def check_load(folder: Path, spec: Spec, network: NetworkFn | None) -> list[str]:

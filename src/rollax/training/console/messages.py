@@ -62,8 +62,7 @@ def describe_overridden_switches() -> list[str]:
         return []
     verb = "has" if len(names) == 1 else "have"
     return [
-        f"{' and '.join(names)} {verb} no effect, because rollax compiles its programs in single "
-        "precision"
+        f"{' and '.join(names)} {verb} no effect on a run, which uses the standard settings of JAX"
     ]
 
 

@@ -32,6 +32,7 @@ from rollax.training.compile import cache
 from rollax.training.options import RunOptions, check_path
 from rollax.training.run_folder.files import (
     MAX_SMALL_FILE_BYTES,
+    check_not_symlink,
     open_regular_file,
     read_regular_file,
     write_atomically,
@@ -53,6 +54,8 @@ STUDY_FILE = "study.yaml"  # specification in the folder of a study
 JOURNAL_FILE = "journal.log"  # trials of a study
 LOCK_FILE = ".lock"
 CHECKPOINTS_FOLDER = "checkpoints"
+FIGURES_FOLDER = "figures"
+TENSORBOARD_FOLDER, WANDB_FOLDER = "tensorboard", "wandb"
 # Options that change the result of training. They cannot change when a run is resumed.
 _PERSISTENT_OPTIONS = (
     "seed",
@@ -153,6 +156,22 @@ def read_spec(folder: Path) -> Spec:
         return parse_spec(document)
     except UsageError as error:
         raise UsageError(f"{path}, written by rollax {version}: {error}") from error
+
+
+def figures_folder(folder: Path) -> Path:
+    """Return the path of the figures of a run, which may not exist yet.
+
+    Args:
+        folder: Run folder.
+
+    Returns:
+        The path.
+
+    Raises:
+        UsageError: If the path is a symbolic link, so that figures would be written elsewhere.
+    """
+    check_not_symlink(folder / FIGURES_FOLDER)
+    return folder / FIGURES_FOLDER
 
 
 def not_a_run_message(folder: Path, problem: str) -> str:

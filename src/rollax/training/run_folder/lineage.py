@@ -107,14 +107,27 @@ def num_founders(folder: Path, step: int) -> int | None:
     """
     founders: np.ndarray | None = None
     for line in read_lineage(folder):
+        parent = _parse_parent_indices(line)
         # A generation at a step follows the evaluation of that step.
-        if line.get("parent") is not None and line["step"] < step:
-            parent = np.asarray(line["parent"])
-            founders = (np.arange(parent.size) if founders is None else founders)[parent]
+        if parent is None or line["step"] >= step:
+            continue
+        if founders is None or founders.size != parent.size:
+            founders = np.arange(parent.size)
+        founders = founders[parent]
     if founders is None:
         return None
     number = len(set(founders.tolist()))
     return None if number == founders.size else number
+
+
+def _parse_parent_indices(record: MetricValues) -> np.ndarray | None:
+    """Return the parent index of each member, or None for initial members and invalid records."""
+    parent = record.get("parent")
+    if not isinstance(parent, list) or not all(
+        isinstance(index, int) and 0 <= index < len(parent) for index in parent
+    ):
+        return None
+    return np.asarray(parent, int)
 
 
 def read_lineage(folder: Path) -> list[MetricValues]:

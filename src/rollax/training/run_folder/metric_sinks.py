@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rollax.errors import UsageError, add_path_to_errors
 from rollax.runtime.installation import install_command
-from rollax.runtime.printing import escape_control_characters
+from rollax.runtime.printing import escape_control_characters, escape_to_one_line
 from rollax.training.run_folder import files
 from rollax.types import JsonValue, Leaf, MetricValues, Record, SettingValues
 
@@ -349,8 +349,7 @@ def _parse_record(line: bytes) -> Record | None:
         if not isinstance(record, dict) or not isinstance(record.get("step"), int):
             return None
         return {
-            escape_control_characters(name): _to_printable_value(value)
-            for name, value in record.items()
+            escape_to_one_line(name): _to_printable_value(value) for name, value in record.items()
         }
     except (ValueError, RecursionError):
         return None
@@ -368,7 +367,7 @@ def _to_printable_value(value: JsonValue) -> JsonValue:
         return [_to_printable_value(element) for element in value]
     if isinstance(value, dict):
         return {
-            escape_control_characters(name): _to_printable_value(element)
+            escape_to_one_line(name): _to_printable_value(element)
             for name, element in value.items()
         }
     return value

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollax.algorithm import FiniteChecks, Metrics
 from rollax.errors import UsageError
-from rollax.runtime.printing import escape_control_characters
+from rollax.runtime.printing import escape_to_one_line
 from rollax.training.evaluation import members
 from rollax.training.evaluation.metrics import user_metric_names
 from rollax.training.run_folder import metric_sinks
@@ -20,7 +20,12 @@ from rollax.training.run_folder.files import (
     rename_with_prefix,
     write_atomically,
 )
-from rollax.training.run_folder.layout import EVALUATIONS_FILE, LINEAGE_FILE, METRICS_FILE
+from rollax.training.run_folder.layout import (
+    EVALUATIONS_FILE,
+    LINEAGE_FILE,
+    METRICS_FILE,
+    TENSORBOARD_FOLDER,
+)
 from rollax.training.spec import Spec
 from rollax.types import MetricValues, Record
 
@@ -302,7 +307,7 @@ def make_dashboard_sinks(
         if options.tensorboard:
             sinks.append(
                 metric_sinks.make_tensorboard_sink(
-                    folder / "tensorboard" / name, resume_from, config
+                    folder / TENSORBOARD_FOLDER / name, resume_from, config
                 )
             )
         if options.wandb:
@@ -400,7 +405,7 @@ def read_evaluations(path: Path) -> dict[str, np.ndarray]:
             if sum(entry.file_size for entry in archive.infolist()) > MAX_FILE_BYTES:
                 raise ValueError(f"the arrays have more than {MAX_FILE_BYTES:,} bytes")
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = {escape_control_characters(name): array for name, array in file.items()}
+            arrays = {escape_to_one_line(name): array for name, array in file.items()}
         if not _are_consistent(arrays):
             raise ValueError("the arrays are inconsistent")
     except Exception as error:  # damaged archives raise many types in numpy, zipfile and zlib

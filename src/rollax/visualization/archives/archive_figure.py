@@ -13,7 +13,7 @@ from rollax.policy import Policy
 from rollax.training.elites import selection
 from rollax.training.evaluation.metrics import format_number
 from rollax.training.run_folder.files import write_output_file
-from rollax.training.run_folder.layout import read_spec
+from rollax.training.run_folder.layout import figures_folder, read_spec
 from rollax.training.run_folder.tables import ignore_message
 from rollax.training.spec import get_algorithm_entry
 from rollax.visualization.archives import cell_charts, front_charts
@@ -48,7 +48,7 @@ def write_archive_files(
     """
     if not has_archive(folder):
         return []
-    policy, figures = load(folder), Path(folder) / "figures"
+    policy, figures = load(folder), figures_folder(Path(folder))
     for warning in policy.warnings:
         warn_fn(warning)
     archive, state = selection.get_archive(policy)

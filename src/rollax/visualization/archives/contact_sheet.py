@@ -22,6 +22,7 @@ from rollax.runtime.numerics import standard_numerics
 from rollax.training.argument_validation import EPISODE_ARGUMENT_TYPES, POLICY_ARGUMENT_TYPES
 from rollax.training.elites import selection
 from rollax.training.run_folder.files import write_output_file
+from rollax.training.run_folder.layout import figures_folder
 from rollax.training.run_folder.tables import ignore_message
 from rollax.types import NetworkFn, RunPath, SettingValues
 from rollax.visualization.archives.archive_figure import descriptor_bounds, grid_shape
@@ -108,7 +109,7 @@ def write_contact_sheet(
             no episodes. Also if `number` is out of range, or `out` does not end in .png or cannot
             be written.
     """
-    target = Path(folder) / "figures" / "sheet.png" if out is None else Path(out)
+    target = figures_folder(Path(folder)) / "sheet.png" if out is None else Path(out)
     if target.suffix.lower() != ".png":
         raise UsageError(f"The output file must end in .png, got {target}.")
     if checkpoint == ALL_CHECKPOINTS:

@@ -11,6 +11,7 @@ from rollax.coercion import coerce_arguments, format_value
 from rollax.errors import UsageError, describe_error
 from rollax.runtime.numerics import standard_numerics
 from rollax.training.run_folder.files import write_output_file
+from rollax.training.run_folder.layout import figures_folder
 from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
 from rollax.types import RunPath
 from rollax.visualization.plots import overview, paper_figure
@@ -213,7 +214,7 @@ def _resolve_output_path(runs: list[Path], out: Path | str | None, name: str) ->
         check_figure_path(Path(out))
         return Path(out)
     if len(runs) == 1:
-        return runs[0] / "figures" / (name or "curves.png")
+        return figures_folder(runs[0]) / (name or "curves.png")
     return unused_path(Path(name or "comparison.png"), OUTPUT_ENDINGS)
 
 

@@ -272,7 +272,8 @@ def _read_evaluations(path: Path, num_members: int) -> _Evaluations:
     try:
         return _parse_evaluations(read_evaluations(path), num_members)
     except (ValueError, IndexError) as error:
-        raise UsageError(f"{error}. Move the file away to plot the rest of the run.") from error
+        reason = str(error).rstrip(".")
+        raise UsageError(f"{reason}. Move the file away to plot the rest of the run.") from error
 
 
 def _parse_evaluations(arrays: dict[str, np.ndarray], num_members: int) -> _Evaluations:

@@ -105,7 +105,8 @@ def render(
     """
     folder, is_elite = Path(folder), descriptor is not None or cell is not None
     target = (
-        folder / "figures" / f"{animation_name(descriptor, cell, checkpoint, member)}.gif"
+        layout.figures_folder(folder)
+        / f"{animation_name(descriptor, cell, checkpoint, member)}.gif"
         if out is None
         else Path(out)
     )

@@ -12,6 +12,7 @@ from rollax.policy import Policy
 from rollax.runtime.numerics import standard_numerics
 from rollax.training.console.progress import format_bytes
 from rollax.training.run_folder.files import read_regular_file, write_output_file
+from rollax.training.run_folder.layout import FIGURES_FOLDER, figures_folder
 from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
 from rollax.training.spec import CUSTOM
 from rollax.types import RunPath
@@ -133,7 +134,7 @@ def _resolve_output_path(runs: list[Path], out: Path | str | None) -> Path:
     """
     if out is None:
         return (
-            runs[0] / "figures" / DEFAULT_FILE_NAME
+            figures_folder(runs[0]) / DEFAULT_FILE_NAME
             if len(runs) == 1
             else unused_path(Path(DEFAULT_FILE_NAME), (".html",))
         )
@@ -222,7 +223,7 @@ def _render_episode(run: RunFacts, note: Callable[[str], object]) -> None:
             raise UsageError("The run has no readable checkpoint.")
         render(
             run.folder,
-            run.folder / "figures" / f"episode-checkpoint-{step}.gif",
+            figures_folder(run.folder) / f"episode-checkpoint-{step}.gif",
             checkpoint=step,
             warn_fn=note,
         )
@@ -234,7 +235,7 @@ def _episode_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list
     """Return HTML with the animations in `figures/` of the runs, at most `MAX_MEDIA_BYTES`."""
     figures, remaining_bytes = list[str](), MAX_MEDIA_BYTES
     for run in facts:
-        for path in sorted((run.folder / "figures").glob("*")):
+        for path in sorted((run.folder / FIGURES_FOLDER).glob("*")):
             media_type = MEDIA_TYPES.get(path.suffix.lower())
             if media_type is None or path.is_dir():
                 continue
