@@ -53,7 +53,7 @@ class BuiltinAlgorithm(NamedTuple):
         adapt_to_host: Name of the function in `rollax.algorithms.derived_settings` that becomes
             `AlgorithmEntry.adapt_to_host`.
         unit: Unit of step counts, "steps" or "evaluations".
-        shown: Names of metrics that a run prints in addition to returns.
+        console_metrics: Names of metrics that a run prints in addition to returns.
         evolve_metric: Default selection metric of population-based training.
     """
 
@@ -64,14 +64,14 @@ class BuiltinAlgorithm(NamedTuple):
     check: str = "accept_any_settings"
     adapt_to_host: str = "keep_settings"
     unit: str = "steps"
-    shown: tuple[str, ...] = ()
+    console_metrics: tuple[str, ...] = ()
     evolve_metric: str = "episode_return"
 
 
 def _quality_diversity(
     config: str,
     summary: str,
-    shown: tuple[str, ...] = ("coverage", "qd_score", "fitness_best"),
+    console_metrics: tuple[str, ...] = ("coverage", "qd_score", "fitness_best"),
     evolve_metric: str = "qd_score",
     derive_settings: str = "derive_quality_diversity",
 ) -> BuiltinAlgorithm:
@@ -82,7 +82,7 @@ def _quality_diversity(
         network=SOLUTION,
         derive_settings=derive_settings,
         unit="evaluations",
-        shown=shown,
+        console_metrics=console_metrics,
         evolve_metric=evolve_metric,
     )
 
@@ -158,12 +158,12 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
     "aurora": _quality_diversity(
         "AURORAConfig",
         " with learned descriptors: an autoencoder of the observations",
-        shown=("coverage", "qd_score", "num_elites"),
+        console_metrics=("coverage", "qd_score", "num_elites"),
     ),
     "mome": _quality_diversity(
         "MOMEConfig",
         " for several objectives: the Pareto front of every cell of behaviors",
-        shown=("coverage", "moqd_score", "hypervolume"),
+        console_metrics=("coverage", "moqd_score", "hypervolume"),
         evolve_metric="moqd_score",
         derive_settings="derive_multi_objective",
     ),

@@ -34,8 +34,8 @@ class AlgorithmEntry(NamedTuple):
             inconsistent.
         summary: One-line description.
         unit: Unit of the step counts: "steps" of the environment or "evaluations" of solutions.
-        shown: Names of metrics of updates or of `Algorithm.state_metrics` that a run prints in
-            addition to returns.
+        console_metrics: Names of metrics of updates or of `Algorithm.state_metrics` that a run
+            prints in addition to returns.
         evolve_metric: Default selection metric of population-based training
             (`RunOptions.evolve_metric`): the mean return in training ("episode_return"), or the
             name of a metric of updates or of `Algorithm.state_metrics`. Larger is better.
@@ -51,7 +51,7 @@ class AlgorithmEntry(NamedTuple):
     check: Callable[[Settings, Settings], None] = network_checks.accept_any_settings
     summary: str = ""
     unit: str = "steps"
-    shown: tuple[str, ...] = ()
+    console_metrics: tuple[str, ...] = ()
     evolve_metric: str = EPISODE_RETURN
     derive_settings: Callable[[Settings], DerivedSettings] = derived_settings.derive_nothing
     adapt_to_host: Callable[[Settings], Settings] = derived_settings.keep_settings
@@ -70,7 +70,7 @@ def _load_builtin(name: str) -> AlgorithmEntry:
         check=getattr(network_checks, builtin.check),
         summary=builtin.summary,
         unit=builtin.unit,
-        shown=builtin.shown,
+        console_metrics=builtin.console_metrics,
         evolve_metric=builtin.evolve_metric,
         derive_settings=getattr(derived_settings, builtin.derive_settings),
         adapt_to_host=getattr(derived_settings, builtin.adapt_to_host),

@@ -1,9 +1,10 @@
 """JAX settings that rollax requires, such as single precision and standard type promotion.
 
 rollax compiles its programs ahead of time in single precision, transfers arrays between host and
-device, and reports non-finite numbers itself. User code may change these settings for other computations, with `jax.config` or an
-environment variable such as `JAX_ENABLE_X64`. Public functions that compute therefore run within
-`standard_numerics`, which restores the settings of the caller afterwards.
+device, and reports non-finite numbers itself. User code may change these settings for other
+computations, with `jax.config` or an environment variable such as `JAX_ENABLE_X64`. Public
+functions that compute therefore run within `standard_numerics`, which restores the settings of the
+caller afterwards.
 """
 
 import contextlib

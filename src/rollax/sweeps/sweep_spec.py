@@ -224,7 +224,9 @@ class StudySpec:
         fitness of the best elite, does not describe an archive well.
         """
         scores = [
-            name for name in get_algorithm_entry(self.algorithm).shown if name.endswith("qd_score")
+            name
+            for name in get_algorithm_entry(self.algorithm).console_metrics
+            if name.endswith("qd_score")
         ]
         if not scores or BEST_METRIC_OPTION in self.options:
             return self

@@ -232,7 +232,7 @@ def _example_metrics(spec: Spec, environment: Environment | None) -> MetricValue
         terminated=jnp.ones(1, bool),
         truncated=jnp.ones(1, bool),
     )
-    names = get_algorithm_entry(spec.algorithm).shown
+    names = get_algorithm_entry(spec.algorithm).console_metrics
     return {
         **default_metrics(episode, types),
         **dict.fromkeys(names, 0.0),
@@ -363,7 +363,7 @@ def _show_progress(session: Session, values: MetricValues) -> None:
     figures = format_training_metrics(
         values,
         session.evaluation,
-        entry.shown,
+        entry.console_metrics,
         steps_per_environment=session.num_frames / max(session.spec.derived_settings.num_envs, 1),
     )
     figures[f"{entry.unit}/s"] = f"{session.steps_per_second:,.0f}"

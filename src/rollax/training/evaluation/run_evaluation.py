@@ -106,7 +106,7 @@ def _show_evaluation(session: Session, episodes: Episodes, values: MetricValues)
     text = format_evaluation(
         values,
         capabilities(environment).agent_types,
-        names=[*episodes.info, *get_algorithm_entry(spec.algorithm).shown],
+        names=[*episodes.info, *get_algorithm_entry(spec.algorithm).console_metrics],
         num_members=session.program.num_members or 0,
         is_closed_form=has_closed_form(environment),
         mode="sampled" if spec.options.eval_stochastic else "greedy",
