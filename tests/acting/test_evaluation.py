@@ -1,4 +1,4 @@
-"""Whole episodes with agents: an agent that is done earns nothing, and an episode ends as all of its agents do."""
+"""Tests of whole multi-agent episodes: rewards of agents that are done, and how an episode ends."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from rollax.acting.streams import make_actor, split_step_keys, step
 from rollax.environments import Transition
 from rollax.spaces import Box, Discrete
 
-END = 3  # steps of an episode
+END = 3  # number of steps of an episode
 
 
 class Pair(eqx.Module):
@@ -66,8 +66,8 @@ def test_an_agent_that_is_done_is_masked_however_it_ended(terminates: tuple[bool
 
 @pytest.mark.quick
 @pytest.mark.parametrize("terminates", ENDINGS)
-def test_an_episode_terminates_only_if_all_agents_do(terminates: tuple[bool, bool]) -> None:
-    """At its end: agents that left before are still reported as they ended."""
+def test_an_episode_terminates_only_if_all_agents_terminate(terminates: tuple[bool, bool]) -> None:
+    """At the end of an episode, agents that left earlier still report how they ended."""
     environment = Pair(terminates)
     run = make_episode_runner(environment, END)
     played, _ = run(act, jnp.zeros((1, 0)), split_episode_keys(jax.random.key(0), 1))
