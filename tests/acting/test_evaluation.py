@@ -1,4 +1,4 @@
-"""Tests of whole multi-agent episodes: rewards of agents that are done, and how an episode ends."""
+"""Tests of multi-agent episodes: rewards of agents that are done, and how an episode ends."""
 
 from typing import Any
 

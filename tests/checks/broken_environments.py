@@ -1,4 +1,4 @@
-"""Environments that are broken on purpose, one fault each, with words of what the check should say."""
+"""Environments with one deliberate error each, and parts of the expected message."""
 
 import time
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from rollax.emitters.ranking import SearchRules
 
 
 class Reference:
-    """The tutorial's algorithm with positive weights, in double precision, one generation at a time."""
+    """Algorithm of the tutorial with positive weights, in double precision."""
 
     def __init__(self, mean: np.ndarray, sigma: float) -> None:
         size = len(mean)
@@ -62,7 +62,10 @@ class Reference:
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("parents", [1, 3, 6, 12])
 def test_generations_equal_those_of_the_tutorial(parents: int) -> None:
-    """Thirty of them, with a covariance that is decomposed in every third, and a step size far too small at first."""
+    """The covariance is decomposed every third generation.
+
+    The initial step size is far too small.
+    """
     numbers = np.random.default_rng(parents)
     mean = numbers.normal(size=5)
     search = cma.init_search(jnp.asarray(mean), jnp.asarray(1e-3))
@@ -143,7 +146,7 @@ def test_a_covariance_that_float32_cannot_represent_ends_a_search(size: int) -> 
 
 
 def test_steps_below_the_resolution_of_float32_end_a_search() -> None:
-    """A step below the resolution of a coordinate of the mean; a search at 0 may take smaller ones."""
+    """The step is compared with the resolution of each coordinate of the mean, finer near 0."""
     apart = jnp.asarray([2.0]), jnp.asarray([1.0])
     for place, sigma, is_over in ((1000.0, 1e-4, True), (1000.0, 1e-2, False), (0.0, 1e-4, False)):
         search = cma.decompose(cma.init_search(jnp.asarray([0.0, place, 0.0]), sigma))

@@ -123,7 +123,7 @@ def generation(
 
 
 def test_a_generation_is_a_step_of_adam() -> None:
-    """Against NumPy: pairs on opposite sides, weighted by ranks, less the decay, and Adam's second step."""
+    """The reference has mirrored pairs weighted by ranks, weight decay and two steps of Adam."""
     archive, made = emitter()
     loop = begun(archive, made)
     first_moment, second_moment, parent = np.zeros(20), np.zeros(20), np.full(20, 0.5)

@@ -234,7 +234,7 @@ def test_mistakes_have_one_message_and_write_nothing(
 def test_runs_without_a_policy_are_refused(
     rollax: Rollax, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No run, none with a checkpoint, solutions that are numbers, a package that is not there."""
+    """A missing run, a run without a checkpoint, solutions that are vectors, missing packages."""
     assert "is not a run" in rollax("export", "nowhere", "--to", "numpy").err
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.yaml").write_bytes((finished / "config.yaml").read_bytes())
