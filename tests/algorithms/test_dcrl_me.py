@@ -56,7 +56,7 @@ def network(hidden: tuple[int, ...] = (8,)) -> Any:
 
 @pytest.mark.parametrize("hidden", [(8,), (8, 6), ()])
 def test_the_actor_at_a_descriptor_is_a_policy(hidden: tuple[int, ...]) -> None:
-    """pi(. | d) as an ordinary policy acts as pi(s | d) does, to the bit, and as one layer over [features, d] would."""
+    """The ordinary policy for d equals pi(s | d) exactly, and one layer over [features, d]."""
     actor = network(hidden).actor
     obs, descriptor = jax.random.normal(jax.random.key(0), (4,)), jnp.asarray([0.3, -0.7])
     at = actor.with_descriptor(descriptor)
@@ -235,7 +235,7 @@ def test_the_emitter_learns_from_its_own_solutions_only() -> None:
 
 
 def test_critics_learn_rewards_weighted_by_similarity() -> None:
-    """Of one step with reward -2 and an offset of 3, Q(s, a | d') becomes S(d, d') everywhere, without a future."""
+    """With reward -2, offset 3 and no future, Q(s, a | d') becomes S(d, d')."""
     settings = td3.TD3Config(batch_size=64, capacity=512, gamma=0.0, learning_rate=3e-3)
     buffer = make_conditioned_buffer(1.0, 3.0)
     agent = td3.init_agent(

@@ -39,7 +39,10 @@ def agent_of(config: DQNConfig) -> DQNAgent:
 
 
 def one(next_obs: Any, action: int = 0, weight: float = 1.0) -> ReplayBatch:
-    """A batch of one: reward 1, discount 0.5, from observation 0 (with all legal) to `next_obs`."""
+    """Return a batch of one step from observation 0 to `next_obs`.
+
+    The reward is 1 and the discount is 0.5.
+    """
     obs = jax.tree.map(jnp.zeros_like, next_obs)
     if isinstance(obs, dict):
         obs = {**obs, "action_mask": jnp.ones((1, 3), bool)}

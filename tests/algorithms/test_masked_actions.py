@@ -91,7 +91,7 @@ def batch(mask: Any, size: int = 16) -> ReplayBatch:
 
 
 def with_second_dimension(network: Any, value: float) -> Any:
-    """The network with that value in all weights that only the second number of an action passes through."""
+    """Return the network with `value` in all weights that affect only the second dimension."""
     count = network.actor.head.layer.bias.shape[0]
     columns = np.arange(1, count, 2)  # for SAC: mean and log std
     places = [
@@ -145,7 +145,10 @@ def test_density_and_entropy_are_those_of_unmasked_dimensions() -> None:
 
 
 def test_the_target_entropy_is_that_of_unmasked_dimensions() -> None:
-    """Adam's first step has the sign of its gradient: the entropy of one number is above the target, not that of two."""
+    """Adam's first step shows the sign of the gradient.
+
+    The entropy of one dimension is above its target, but below that of two.
+    """
     target_entropy = 0.4
     settings = dataclasses.replace(config("sac"), target_entropy=jnp.float32(target_entropy))
     agent = sac.init_agent(

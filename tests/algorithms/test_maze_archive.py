@@ -106,7 +106,7 @@ def test_reachable_cells() -> None:
 
 
 def test_episodes_end_in_reachable_cells() -> None:
-    """Policies that go one way all the time, bent by where they are: all of them end in cells that the brute force found."""
+    """Policies whose direction depends on the position end in cells that the brute force found."""
     world: Any = make("control/point-maze")
 
     def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: Any) -> Any:
@@ -129,7 +129,10 @@ def test_map_elites_fills_reachable_cells() -> None:
 
 @pytest.mark.slow
 def test_map_elites_fills_a_fine_grid() -> None:
-    """Nothing that cannot be reached, and all the rest but cells that only a long step over the rim of the goal may lead to."""
+    """It fills no unreachable cell.
+
+    It misses only cells behind the rim of the goal that need a long step.
+    """
     found, can_be = filled(32, 512, 400, seed=0), share(32)
     assert not np.any(found & (can_be == 0))
     missed = {(int(i), int(j)) for i, j in np.argwhere(~found & (can_be > 0))}

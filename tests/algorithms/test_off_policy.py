@@ -185,7 +185,7 @@ def test_actions_have_the_bounds_of_the_environment() -> None:
 
 
 def test_observations_are_normalized() -> None:
-    """By the moments of all that was collected before the update, in exploring, learning and playing alike."""
+    """Moments of all observations before an update apply to exploration, learning and acting."""
     row = BY_NAME["td3"]
     algorithm = row.make(row.environment)
     settings = {"normalize_observations": True, "warmup": 0.0, "exploration_noise": 0.0}

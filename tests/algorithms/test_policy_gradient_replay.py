@@ -34,7 +34,7 @@ EMITTERS: Any = {
 def batch_of_lengths(
     lengths: list[int], generation: int, solutions: Any
 ) -> tuple[EvaluatedBatch, list[int]]:
-    """Return experience whose reward numbers each transition, and these numbers in the order of time."""
+    """Return experience whose reward numbers each transition, and the numbers in order of time."""
     number = 1000 * generation + 10 * jnp.arange(STEPS)[:, None] + jnp.arange(BATCH)[None]
     mask = jnp.arange(STEPS)[:, None] < jnp.asarray(lengths)[None]
     obs, no = jnp.zeros((STEPS, BATCH, 4)), jnp.zeros((STEPS, BATCH), bool)

@@ -80,7 +80,10 @@ def test_loss_by_hand() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_epsilon_greedy(epsilon: float) -> None:
-    """Illegal actions never, the best one with 1 - epsilon + epsilon / legal, the others with epsilon / legal."""
+    """Illegal actions have probability 0.
+
+    The best one has 1 - epsilon + epsilon / legal, others have epsilon / legal.
+    """
     policy = EpsilonGreedy(jnp.array([-3.0, -1.0, -1e9, -2.0]), jnp.float32(epsilon))
     draws = jax.vmap(policy.sample)(jax.random.split(jax.random.key(0), 4000))
     counts = np.bincount(np.asarray(draws), minlength=4) / 4000

@@ -264,7 +264,7 @@ def elites_of(made: Any, state: Any) -> Any:
 
 
 def test_descriptor_bounds_can_be_set() -> None:
-    """Cells reach from the lower to the upper bounds of the settings, also where the environment has narrower or none."""
+    """Cells cover the range of the settings, even if the environment has other or no bounds."""
     for world in (no_bounds(), make("task/sphere", dimensions=4)):
         made, state = archive_within(world, (-1.0, 2.0), (4.0, 7.0))
         center = np.asarray(elites_of(made, state).center)

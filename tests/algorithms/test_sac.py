@@ -77,7 +77,7 @@ def test_updates_are_those_of_the_paper(delay: float, rates: dict[str, float]) -
 
 
 def test_the_temperature_controls_the_entropy() -> None:
-    """Where one action is best, and a free policy would end at it, the entropy goes to the target and stays there."""
+    """One action is best, but the entropy converges to its target instead of its minimum."""
     config = dataclasses.replace(CONFIG, target_entropy=-1.0, reward_scale=1.0, learning_rate=3e-3)
     agent, settings = begun(config), tree.to_arrays(config)
     obs = random_batches(1, 64)[0].obs

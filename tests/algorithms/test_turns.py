@@ -145,7 +145,10 @@ def test_policy_means_are_over_acting_agents() -> None:
 @pytest.mark.quick
 @pytest.mark.parametrize("make", [Turns, lambda: AgentId(Turns())])
 def test_acting_agents_are_found(make: Callable[[], Any]) -> None:
-    """By the action that the environment declares, also through a view; else by whether there is a choice."""
+    """They are found by the declared waiting action, also through a wrapper.
+
+    Without a declaration, agents with more than one legal action act.
+    """
     environment = make()
     for move in range(MOVES):
         acts = find_acting_agents(environment, Turns().observe(move))

@@ -255,7 +255,7 @@ def test_a_killed_process_ends_all(
     killed: int,
     number: int,
 ) -> None:
-    """All end within a minute and say why; the run goes on from its last checkpoint, by fewer."""
+    """All end within a minute with a message. Fewer processes continue from the last checkpoint."""
     run = tmp_path / "run"
     often = ["--checkpoint-steps", str(UPDATE)] if moment is in_a_checkpoint else []
     ran = group(number, *PPO, "--total-steps", "1e8", "--run-dir", str(run), *often)

@@ -106,7 +106,7 @@ def test_the_best_emitter_gets_most_slots() -> None:
 
 
 def test_a_window_forgets_old_results() -> None:
-    """Once nothing of the best is taken any more, another is found, sooner with a window."""
+    """If the best emitter's solutions no longer enter, a window makes another be chosen sooner."""
     emitters = {"a": giving(1.0), "b": giving(2.0)}
 
     def turned(window: int) -> int:

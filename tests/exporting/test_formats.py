@@ -93,7 +93,7 @@ NUMBERS = {"ppo-lstm": 2, "ppo-blocks": 2, "ppo-gtrxl": 4, "pqn-gru": 1, "memory
 
 @pytest.mark.parametrize("name", mark_quick(POLICIES, "ppo-types"))
 def test_policies_act_the_same_in_every_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On observations of its environment, greedily and sampling, with a memory carried from step to step."""
+    """It acts on observations of its environment, greedily and by sampling, with its memory."""
     policy, plays = POLICIES[name](), {}
     played = parity.collect_observations
     monkeypatch.setattr(
@@ -366,7 +366,7 @@ def test_the_reader_reports_errors() -> None:
 
 
 def test_differences_are_detected() -> None:
-    """Other floats, other whole numbers, other shapes and types, NaN on one side; infinity on both is none."""
+    """Other floats, integers, shapes and types count, and NaN or infinity in only one result."""
     one = {"action": np.asarray([1.0, np.inf, np.nan], np.float32), "n": np.arange(1000)}
 
     def is_same(**changes: Any) -> bool:
