@@ -29,7 +29,10 @@ TINY = ["--total-steps", 2 * FRAMES, "--eval-count", 1, *SMALL_WORDS, "--run-dir
 
 
 def test_the_output_of_a_run_in_a_pipe(tmp_path: Path) -> None:
-    """Of a real process: plain lines with the time to compile, the speed and evaluations, and one JSON object at the end."""
+    """A real process writes plain lines with compile time, speed and evaluations.
+
+    The last line is one JSON object.
+    """
     folder = tmp_path / "run"
     command = Command(
         "train",
@@ -124,7 +127,7 @@ def test_eval_with_other_environment_arguments(rollax: Rollax, finished: Path) -
 def test_eval_shows_all_statistics(
     rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the return that four fifths of the episodes reach, and what the environment tells: a number, or a curve."""
+    """They include the 20th percentile of the return and the info, as a number or a curve."""
     monkeypatch.setattr(registry, "_registered_factories", {})
     library.register("test/counting", Counting)
     assert rollax("train", "ppo", "test/counting", *TINY).code == 0

@@ -45,7 +45,10 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 def test_a_run_with_an_imported_module(
     rollax: Rollax, tmp_path: Path, forgotten: Callable[[], None]
 ) -> None:
-    """The environment is known, the run keeps the module's name, the next commands carry it, and one without it says so."""
+    """The run stores the module's name.
+
+    Suggested commands include it, and commands without it say so.
+    """
     (tmp_path / "my_module.py").write_text(MODULE)
     words = [
         "train",

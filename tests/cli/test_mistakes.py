@@ -22,7 +22,10 @@ TRAIN = ["train", "ppo", "probe/memory", "--total-steps", 2 * FRAMES, *SMALL_WOR
 
 
 def refused(outcome: Any, *parts: str) -> None:
-    """Exit code 2, all parts of the message on standard error, no traceback, nothing else printed, nothing created."""
+    """Check that a command failed with exit code 2 and `parts` in its message.
+
+    It must have no traceback and no other output, and must not create files.
+    """
     assert outcome.code == 2, outcome
     message = " ".join(outcome.err.split())
     assert [part for part in parts if part not in message] == [], message

@@ -106,7 +106,7 @@ def test_the_best_emitter_gets_most_slots() -> None:
 
 
 def test_a_window_forgets_old_results() -> None:
-    """If the best emitter's solutions no longer enter, a window makes another be chosen sooner."""
+    """If the best emitter's solutions stop entering, a window makes another be chosen sooner."""
     emitters = {"a": giving(1.0), "b": giving(2.0)}
 
     def turned(window: int) -> int:

@@ -366,7 +366,7 @@ def test_the_reader_reports_errors() -> None:
 
 
 def test_differences_are_detected() -> None:
-    """Other floats, integers, shapes and types count, and NaN or infinity in only one result."""
+    """Other floats, integers, shapes and types count, and NaN or infinity in one result only."""
     one = {"action": np.asarray([1.0, np.inf, np.nan], np.float32), "n": np.arange(1000)}
 
     def is_same(**changes: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What users may write, and how each of it has to be answered: at once, with a remedy, and with nothing left behind."""
+"""Fixtures of fuzz tests, in which invalid input is refused quickly and without leaving files."""
 
 import contextlib
 import time

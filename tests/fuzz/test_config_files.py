@@ -64,7 +64,10 @@ def refuses(nowhere: Path) -> Refuses:
 
 
 def changed(text: str, path: str, value: Any) -> str:
-    """The file with another value under a key such as config.gamma; without it for a value `...`."""
+    """Return the file with another value under a key such as config.gamma.
+
+    The value `...` removes the key.
+    """
     document = yaml.safe_load(text)
     *outer, last = path.split(".")
     place = document

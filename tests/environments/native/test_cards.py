@@ -95,7 +95,7 @@ def test_returns_of_uniform_actions(name: str, mean: float, spread: float) -> No
 
 
 def test_returns_without_memory() -> None:
-    """The best that the observation on show allows: any other suit; after the last card too; the middle of the ranks."""
+    """Policies use the last observation: another suit, the last card, the middle of the ranks."""
     first = played(make("memory/repeat-first"), lambda key, seen, time: (seen[time] + 1) % 4, 3000)[
         0
     ][:, 1:].sum(axis=1)

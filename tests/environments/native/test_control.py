@@ -101,7 +101,7 @@ def test_rewards_are_distances_or_sparse() -> None:
 
 
 def crosses(before: np.ndarray, after: np.ndarray) -> bool:
-    """Whether the way along x and then along y leads through the inside of a wall; exact, by intervals."""
+    """Return whether a move along x and then y enters a wall, by exact intervals."""
     for left, bottom, right, top in np.asarray(WALLS, np.float32):
         along_x = (
             bottom < before[1] < top

@@ -410,7 +410,10 @@ def _play(env: Any, action: Any, steps: int, seed: int = 0) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("name", ["single-navigator", "single-roller"])
 def test_the_return_is_a_difference_of_potentials(name: str) -> None:
-    """exp(-d / attraction) at the end less that at the start, less `effort` times the energy at the end; a limit truncates."""
+    """It is exp(-d / attraction) at the end minus that at the start, minus the cost of the effort.
+
+    This cost is `effort` times the energy at the end. The time limit truncates.
+    """
     env = make(f"granular/{name}", max_steps=8, attraction=2.0, effort=0.02)
     start, after = _play(env, jnp.array([0.6, 0.3, 0.2][: env.action_space.size]), 8)
     end = jax.tree.map(lambda x: x[-1], after.state)

@@ -1,4 +1,4 @@
-"""Packages whose own code does not run until something of them is asked for (`rollax.environments.suites.lazy_imports`)."""
+"""Tests of packages whose `__init__` runs only when one of its names is used (`lazy_imports`)."""
 
 import importlib
 import sys
@@ -27,7 +27,7 @@ def test_a_package_with_modules_that_import_each_other(
         defer_package_init("outer")
         part = importlib.import_module("outer.part")
         assert (part.found, part.RAN) == (3, [])
-        assert sys.modules["outer"].found == 3  # asked for, and so its own code runs
+        assert sys.modules["outer"].found == 3  # using a name runs the package's code
         assert part.RAN == ["outer"]
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "outer"]:
