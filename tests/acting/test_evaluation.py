@@ -19,7 +19,8 @@ END = 3  # number of steps of an episode
 class Pair(eqx.Module):
     """Two agents with a reward of 1 per step.
 
-    The second agent leaves after the first step, the first one at the end. Each of them terminates or is truncated.
+    The second agent leaves after the first step, the first one at the end. Each of them terminates
+    or is truncated.
     """
 
     terminates: tuple[bool, bool] = eqx.field(static=True)

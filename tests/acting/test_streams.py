@@ -211,7 +211,7 @@ def test_a_population_member_equals_a_single_run() -> None:
 
 @pytest.mark.quick
 def test_agents_are_streams_in_order() -> None:
-    """Stream s is agent s % A of environment s // A, for observations, actions, rewards and ends."""
+    """Stream s is agent s % A of environment s // A in observations, actions, rewards and ends."""
     env, steps = Echo(), 3
     first = init_actor(env, jax.random.key(6), 4, jnp.zeros(3, jnp.int32))
     first = first._replace(carry=jnp.arange(12).reshape(4, 3))

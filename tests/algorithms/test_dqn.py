@@ -224,7 +224,8 @@ def test_a_new_priority_exponent_applies_to_stored_priorities() -> None:
     [
         (
             {"replay_ratio": 1e-4},
-            "replay_ratio .0.0001. .* num_steps .8.. Use replay_ratio 0.0156, or num_steps 1250\\.$",
+            "replay_ratio .0.0001. .* num_steps .8.. Use replay_ratio 0.0156, or "
+            "num_steps 1250\\.$",
         ),
         (
             {"num_envs": 1, "replay_ratio": 0.013, "num_steps": 200},

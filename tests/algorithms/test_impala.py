@@ -65,7 +65,8 @@ def test_devices_that_do_not_divide_a_minibatch_are_refused() -> None:
         jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((4,), ("environments",))),
         pytest.raises(
             ValueError,
-            match=r"sequences in a minibatch .* must be a multiple of devices \(4\), got 6\. Lower num_",
+            match=r"sequences in a minibatch .* must be a multiple of devices \(4\), "
+            r"got 6\. Lower num_",
         ),
     ):
         begin()

@@ -186,7 +186,8 @@ def test_scores_are_means_over_episodes() -> None:
         (
             "cma_me",
             {"batch_size": 10},
-            r"batch_size must be a multiple of num_emitters \(3\) .*got 10. Set batch_size to 9 or 12",
+            r"batch_size must be a multiple of num_emitters \(3\) .*got 10. Set "
+            r"batch_size to 9 or 12",
         ),
         ("cma_mega", {"batch_size": 6}, "3 solutions for each, got 6. Set batch_size to 9 or 12"),
         ("map_elites", {"grid": (4,)}, "grid must have one number per descriptor dimension"),
@@ -283,7 +284,8 @@ def test_descriptor_bounds_can_be_set() -> None:
         (
             (),
             (),
-            r"test/no-bounds have no finite.*Set config.descriptor_low to 2 numbers \(--config.descriptor-low\)",
+            r"test/no-bounds have no finite.*Set config.descriptor_low to 2 numbers "
+            r"\(--config.descriptor-low\)",
         ),
         ((-1.0, -1.0), (), "Set config.descriptor_high"),
         ((-1.0,), (1.0, 1.0), r"descriptor_low must have 2 numbers, .*, got -1\."),

@@ -87,7 +87,8 @@ def test_values_at_time_limits(terminate: bool) -> None:
     """
     environment = Reward(terminate)
     config = TD3Config(
-        num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
+        num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9,
+        tau=0.05, replay_ratio=0.5,
         learning_rate=1e-2, learning_rate_final_fraction=0.0, total_updates=25.0,
     )  # fmt: skip
     algorithm = td3(

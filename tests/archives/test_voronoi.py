@@ -126,7 +126,8 @@ def test_custom_centroids_define_the_cells() -> None:
 def test_too_many_cells_for_kmeans_are_refused() -> None:
     with pytest.raises(
         UsageError,
-        match="by k-means must be between 1 and 10,000,000, got 500,000,000. Lower cvt_cells, or use a grid",
+        match="by k-means must be between 1 and 10,000,000, got 500,000,000. Lower "
+        "cvt_cells, or use a grid",
     ):
         voronoi_cells(500_000_000, (0.0, 0.0), (1.0, 1.0))
 

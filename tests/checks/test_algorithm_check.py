@@ -32,7 +32,7 @@ NETWORK = NetworkConfig(hidden=(16,))
 
 
 def broken(*replacements: tuple[str, str]) -> AlgorithmEntry:
-    """Return a copy of PPO and of two modules that it uses, with some text of their sources replaced."""
+    """Return a copy of PPO and of two modules that it uses, with replacements in their sources."""
     sources = {
         module.__name__: Path(module.__file__).read_text() for module in (returns, on_policy, ppo)
     }

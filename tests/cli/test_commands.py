@@ -134,8 +134,8 @@ def test_eval_shows_all_statistics(
     outcome = rollax("eval", "run", "--episodes", 9)
     found = outcome.object
     assert (
-        f"min {format_number(found['return_min'])}  p20 {format_number(found['return_p20'])}  median"
-        in outcome.out
+        f"min {format_number(found['return_min'])}  p20 "
+        f"{format_number(found['return_p20'])}  median" in outcome.out
     )
     assert (
         f"  steps {format_number(found['info/steps'])}" in outcome.lines and found["steps"] == 64
@@ -459,7 +459,8 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("render", "--out --checkpoint --seed --episodes --member"),
         (
             "export",
-            "--to --output --batch --stochastic --checkpoint --member --descriptor --cell --card --overwrite --json",
+            "--to --output --batch --stochastic --checkpoint --member --descriptor "
+            "--cell --card --overwrite --json",
         ),
         ("train sac", "--learning-rate --warmup"),
         ("envs", "--json"),

@@ -89,7 +89,10 @@ def test_a_study_with_an_imported_module(
     """It is stored with the modules of the study's file, and continuing without it is refused."""
     pytest.importorskip("optuna")
     (tmp_path / "my_module.py").write_text(MODULE)
-    text = "{algorithm: ppo, environment: mine/Memory, sweep: {num_minibatches: [3, 5]}, imports: [json]}"
+    text = (
+        "{algorithm: ppo, environment: mine/Memory, "
+        "sweep: {num_minibatches: [3, 5]}, imports: [json]}"
+    )
     (tmp_path / "study.yaml").write_text(text)
     outcome = rollax("sweep", "study.yaml", "--import", "my_module", "--study-dir", "study")
     assert "has a result" in outcome.err, outcome.err

@@ -230,7 +230,8 @@ def test_bad_usage(rollax: Rollax, words: list[Any], parts: list[str]) -> None:
             "ppo",
             {"core": "gruu"},
             [
-                "network.core ('gruu') must be one of none, gru, lstm, mingru, gtrxl: did you mean gru"
+                "network.core ('gruu') must be one of none, gru, lstm, mingru, gtrxl: "
+                "did you mean gru"
             ],
         ),
         (

@@ -46,7 +46,9 @@ def test_a_kubernetes_service_that_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / "kubernetes.py").write_text(KUBERNETES)
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        given = f"--coordinator localhost:{free.getsockname()[1]} --num-processes 1 --process-id 0".split()
+        given = (
+            f"--coordinator localhost:{free.getsockname()[1]} --num-processes 1 --process-id 0"
+        ).split()
     there = {
         "KUBERNETES_SERVICE_HOST": "10.0.0.1",
         "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
@@ -152,7 +154,10 @@ def test_jax_uses_these_devices(given: list[Any], tasks: str, visible: str) -> N
     }
     environment = os.environ | slurm(1, tasks) | ids | {"JAX_COORDINATOR_PORT": port}
     then = "print(jax.config.values['jax_cuda_visible_devices'])"
-    program = f"import jax; from rollax.distributed import connection; connection.connect(*{given}); {then}"
+    program = (
+        "import jax; from rollax.distributed import connection; "
+        f"connection.connect(*{given}); {then}"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,

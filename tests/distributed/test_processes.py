@@ -374,7 +374,11 @@ def test_a_mistake_leaves_the_compilation_cache(
     )
 
 
-FAILS = "from rollax.training.compile import run_check\ndef fail(*_): {how}\nrun_check.check_run_environment = fail"
+FAILS = (
+    "from rollax.training.compile import run_check\n"
+    "def fail(*_): {how}\n"
+    "run_check.check_run_environment = fail"
+)
 
 
 def test_the_hash_of_a_modules_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ import sys
 from rollax import environments
 ids = environments.list_environments()
 assert "gymnax/CartPole-v1" in ids and "probe/memory" in ids
-suites = "gymnax xminigrid brax jaxmarl gymnasium envpool craftax jumanji navix pgx mujoco mujoco_playground jax_md matplotlib"
+suites = "gymnax xminigrid brax jaxmarl gymnasium envpool craftax jumanji \
+navix pgx mujoco mujoco_playground jax_md matplotlib"
 assert not set(suites.split()) & set(sys.modules), "a suite was imported"
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,12 +19,14 @@ SUITE = """
 import sys
 import rollax
 env = rollax.make("jaxmarl/MPE_simple_spread_v3")
-heavy = {"brax", "mujoco", "distrax", "matplotlib.pyplot", "jaxmarl.environments.storm.storm_env", "scipy.special"}
+heavy = {"brax", "mujoco", "distrax", "matplotlib.pyplot", \
+"jaxmarl.environments.storm.storm_env", "scipy.special"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 import jaxmarl
 assert jaxmarl.__version__ and "MPE_simple_v3" in jaxmarl.registered_envs
 from jaxmarl.environments import SMAX, SimpleSpreadMPE
-assert isinstance(env.dynamics, SimpleSpreadMPE) and isinstance(jaxmarl.make("MPE_simple_spread_v3"), SimpleSpreadMPE)
+assert isinstance(env.dynamics, SimpleSpreadMPE) and \
+isinstance(jaxmarl.make("MPE_simple_spread_v3"), SimpleSpreadMPE)
 assert rollax.make("jaxmarl/HeuristicEnemySMAX", scenario="3m").num_agents == 3
 """
 

@@ -182,7 +182,7 @@ def test_a_wrapper_keeps_the_task(name: str) -> None:
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_the_inner_state_of_a_wrapper_is_found(name: str) -> None:
-    """The environment, its state and its observation, at the start and after steps; the descriptor is that of its state."""
+    """Environment, state and observation are found at every step, and the descriptor is equal."""
     view = VIEWS[name]
     state, obs = view.reset(jax.random.key(0))
     action = jnp.zeros(() if view.num_agents is None else view.num_agents, jnp.int32)

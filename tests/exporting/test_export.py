@@ -60,7 +60,8 @@ def alone(program: str, folder: Path, *without: str) -> str:
 
 
 PLAY = """
-observations, resets, actions = (np.load("../played.npz")[name] for name in ("observations", "resets", "actions"))
+observations, resets, actions = (np.load("../played.npz")[name] for name in \
+("observations", "resets", "actions"))
 found, carry = [], {name: x for name, x in inputs.items() if name.startswith("carry/")}
 for observation, reset in zip(observations, resets, strict=True):
     outputs = act({**carry, "observation": observation, "reset": reset})

@@ -144,7 +144,8 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ),
         (
             {"total_steps": "2048"},
-            "total_steps ('2048') must be an integer or None, not a string. Write 2048 without quotes",
+            "total_steps ('2048') must be an integer or None, not a string. Write 2048 "
+            "without quotes",
         ),
         ({"total_steps": True}, "total_steps (True) must be an integer"),
         ({"total_steps": float("inf")}, "total_steps (inf) must be an integer"),
@@ -217,7 +218,8 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ({"network": {"initial_std": float("nan")}}, "network.initial_std (nan) must be finite"),
         (
             {"network": 5},
-            "network must be settings, a dictionary of settings, or a function from a key to a network, got 5",
+            "network must be settings, a dictionary of settings, or a function from a "
+            "key to a network, got 5",
         ),
         ({"network": rollax.SACConfig()}, "network must be NetworkConfig"),
         ({"metrics": 5}, "metrics must be a function or None, got 5"),
@@ -238,7 +240,8 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ({"arguments": ["delay"]}, "arguments (['delay']) must be a dictionary"),
         (
             {"arguments": {"delay": object}},
-            "arguments.delay must be a number, a string, an array or a list of them, got <class 'object'> (type)",
+            "arguments.delay must be a number, a string, an array or a list of them, "
+            "got <class 'object'> (type)",
         ),
         ({"arguments": {"delay": float("nan")}}, "delay must be an integer"),
         (

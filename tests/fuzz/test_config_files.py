@@ -176,7 +176,8 @@ def test_invalid_files_are_refused(refuses: Refuses, nowhere: Path, content: byt
         (
             "delay: 3",
             "delay: 2020-01-01",
-            "arguments.delay must be a string, a number, true, false or null, got 2020-01-01 (date)",
+            "arguments.delay must be a string, a number, true, false or null, got "
+            "2020-01-01 (date)",
         ),
         ("delay: 3", "delay: !!binary aGVsbG8=", "arguments.delay"),
         ("delay: 3", "delay: !!set {a, b}", "arguments.delay"),

@@ -219,7 +219,8 @@ def test_a_module_in_an_id_of_the_user_is_imported(nowhere: Path, command: Comma
     """It is stored with the imports of the run."""
     (nowhere / "here" / "own_module.py").write_text(
         "import gymnasium\n"
-        "gymnasium.register('Own-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=20)\n"
+        "gymnasium.register('Own-v0', "
+        "entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=20)\n"
     )
     try:
         rollax.train(

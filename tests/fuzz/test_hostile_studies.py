@@ -371,7 +371,10 @@ def test_the_command_that_creates_a_study_trusts_its_database(
 
     monkeypatch.setattr(launchers, "_list_gpus", list)
     monkeypatch.setattr(launchers.subprocess, "Popen", started)
-    words = "ppo probe/memory --sweep.gamma 0.5 0.9 --study-dir study --workers 2 --num-envs 4 --num-steps 8 --num-minibatches 2"
+    words = (
+        "ppo probe/memory --sweep.gamma 0.5 0.9 --study-dir study --workers 2 "
+        "--num-envs 4 --num-steps 8 --num-minibatches 2"
+    )
     with pytest.raises(Trained):
         main(
             [

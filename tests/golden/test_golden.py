@@ -49,7 +49,10 @@ def flatten_metrics(metrics: Metrics) -> dict[str, jax.Array]:
 
 @functools.cache
 def record(name: str, num_updates: int = NUM_UPDATES) -> dict[str, Any]:
-    """Return the metrics of each update and, under "state", one digest of all leaves of the last state."""
+    """Return the metrics of each update and a digest of the last state.
+
+    The digest is under "state" and covers all leaves.
+    """
     algorithm, config = build(name)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     step, rows = jax.jit(algorithm.step), []

@@ -44,7 +44,8 @@ class Longer(CartPoleEnv):
         super().__init__(render_mode=render_mode)
         self.length = length
 
-gymnasium.register("acme/Longer-v0", entry_point=Longer, max_episode_steps=30, kwargs={"length": 2.0})
+gymnasium.register("acme/Longer-v0", entry_point=Longer, max_episode_steps=30, \
+kwargs={"length": 2.0})
 class Undrawn(CartPoleEnv):
     def __init__(self):
         super().__init__()

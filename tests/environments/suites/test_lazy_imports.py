@@ -12,7 +12,7 @@ from rollax.environments.suites.lazy_imports import defer_package_init
 def test_a_package_with_modules_that_import_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `jaxmarl.environments.jaxnav` is: a module asks its package for the part that it is itself being imported as."""
+    """As in `jaxmarl.environments.jaxnav`, a module imports from its package during its import."""
     files = {
         "outer/__init__.py": "from outer.part import found, RAN\nRAN.append('outer')\n",
         "outer/part/__init__.py": "RAN = []\nfrom outer.part.inner import found\n",

@@ -68,7 +68,8 @@ def test_gymnax() -> None:
         rollax.from_gymnax(3)
     with pytest.raises(
         UsageError,
-        match=r"must be parameters of the environment, .* got an object of dict.*default_params.replace",
+        match=r"must be parameters of the environment, .* got an object of "
+        r"dict.*default_params.replace",
     ):
         rollax.from_gymnax(env, {"gravity": 5.0})
 

@@ -290,7 +290,7 @@ def test_generation_depends_on_recipe_number_and_seed_only(name: str) -> None:
 
 
 def test_more_rulesets_than_exist_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of basic goals and nothing else there are 60 to hold, 60 to stand next to, and one for each pair of the 60."""
+    """With basic goals, there are 60 objects to hold, 60 to stand next to, and a goal per pair."""
     monkeypatch.setattr(rulesets, "_MAX_MISSES", 20_000)
     recipe, number = Recipe(goals="basic"), 60 + 60 + 60 * 59 // 2
     drawn = rulesets.generate_rulesets(recipe, number, 0)
