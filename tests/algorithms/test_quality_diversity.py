@@ -91,7 +91,7 @@ def test_gradients_are_those_of_the_closed_form() -> None:
 
 
 def test_the_arm_fills_reachable_cells() -> None:
-    """No cell outside the disc of radius 1/2 has an elite, and most cells inside do."""
+    """No cell outside of the disc of radius 1/2 has an elite, and most cells inside have one."""
     world = make("task/arm")
     arm = ALGORITHMS["map_elites"].make(
         world, lambda key: make_solution(world, PolicyConfig(), key)

@@ -149,7 +149,7 @@ def test_a_box_has_its_eight_corners():
 
 @needs_browser
 def test_a_browser_animates_the_bodies(hopper, tmp_path):
-    """The page needs no network and shows the requested frames."""
+    """It needs no network, prints nothing to the console, and moves the bodies between frames."""
     environment, state, _ = hopper
     path = tmp_path / "page.html"
     states = [body_at(state, 0.1 * i) for i in range(20)]

@@ -47,7 +47,7 @@ def test_a_run_with_an_imported_module(
 ) -> None:
     """The run stores the module's name.
 
-    Suggested commands include it, and commands without it say so.
+    Suggested commands include it, and an error without it suggests it.
     """
     (tmp_path / "my_module.py").write_text(MODULE)
     words = [

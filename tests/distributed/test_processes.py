@@ -331,7 +331,7 @@ STOPS = """
 from rollax import api
 train = api.train
 api.train = lambda *names, **words: train(*names, **words, stop_when=lambda evaluated: False)
-"""  # the first process evaluates this condition only after some of the evaluations
+"""  # the first process has no stop condition, so it would not exchange a decision
 
 
 @pytest.mark.parametrize(

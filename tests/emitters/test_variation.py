@@ -93,7 +93,7 @@ def elites(rows: jax.Array) -> tuple[Any, Any]:
 @pytest.mark.quick
 @pytest.mark.parametrize("crossover", ["uniform", "simulated_binary"])
 def test_fractions_are_shares_of_the_parameters(crossover: Any) -> None:
-    """They are the shares of parameters that mutation or crossover changes."""
+    """Mutation changes its share of parameters, and crossover its share where parents differ."""
     rows = jnp.stack([jnp.full(400, 0.25), jnp.full(400, 0.5)])
     archive, state = elites(rows)
     for mutation, crossed, expected in ((0.0, 0.3, 0.15), (0.2, 0.0, 0.2), (0.0, 0.0, 0.0)):

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are 
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a folder whose working folder has a module that leaves a file when it is imported."""
+    """Return a folder with a working folder, whose module leaves a file when it is imported."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "evil_module.py").write_text(EVIL)
     monkeypatch.chdir(tmp_path / "here")

@@ -37,7 +37,7 @@ class Trained(Exception):
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a folder whose working folder has a module that leaves a file when imported.
+    """Return a folder with a working folder, whose module leaves a file when it is imported.
 
     Nothing is trained.
     """

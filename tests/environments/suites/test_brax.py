@@ -245,7 +245,7 @@ def test_the_ant_without_forward_reward_is_ant_omni_of_qdax() -> None:
     whole, omni = make("brax/ant"), make("brax/ant", forward_reward_weight=0, descriptor="position")
     key = jax.random.key(3)
     state, _ = whole.reset(key)
-    other = state  # same world; no key is used twice for it
+    other = state  # the worlds are the same, and reset must not use the key twice
     start = np.asarray(state.suite_state.pipeline_state.x.pos[0])
     for index in range(3):
         action = jnp.sin(jnp.arange(8.0) + index)

@@ -231,10 +231,7 @@ def test_an_action_mask_in_the_observation_is_used(tmp_path: Path) -> None:
 def test_a_best_metric_that_is_never_reported_gives_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Episodes stop before the step that has the metric.
-
-    No command for a missing checkpoint is suggested.
-    """
+    """No episode reports the metric, and no command for a missing checkpoint is suggested."""
     environment = rollax.from_gymnasium(Masked, info_names=["won"])
     options = {
         "run_dir": tmp_path,

@@ -84,7 +84,7 @@ def test_a_time_limit_must_be_an_integer(limit: Any) -> None:
 
 
 def test_a_custom_gymnax_class_is_valid() -> None:
-    """The class has another reward and is otherwise like any environment."""
+    """The class changes the reward, and the environment passes the contract check."""
 
     class Upright(gymnax.environments.CartPole):
         def step_env(self, key: Any, state: Any, action: Any, params: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Tests of information about suites that other packages read from the catalogs."""
+"""Tests of information about suites that other packages read from `SUITES`."""
 
 import subprocess
 import sys
