@@ -51,7 +51,7 @@ ENDINGS = [(True, True), (True, False), (False, True), (False, False)]
 
 
 @pytest.mark.parametrize("terminates", ENDINGS)
-def test_an_agent_that_is_done_is_masked_however_it_ended(terminates: tuple[bool, bool]) -> None:
+def test_an_agent_that_is_done_is_masked(terminates: tuple[bool, bool]) -> None:
     environment = Pair(terminates)
     state, obs = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), 1))
     actor = make_actor(environment, state, obs, ())

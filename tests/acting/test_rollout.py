@@ -96,7 +96,9 @@ def test_a_rollout_stores_each_memory_entry_once() -> None:
 
 
 @pytest.mark.parametrize(("core", "num_agents"), CASES)
-def test_next_values(core: str, num_agents: int | None) -> None:
+def test_next_values_are_those_of_the_true_next_observation(
+    core: str, num_agents: int | None
+) -> None:
     """Values are those of the true observation and memory after each step, also at truncations."""
     network, _, last, experience, _ = happened(core, num_agents)
     found = np.asarray(
@@ -154,7 +156,7 @@ def test_recorded_log_probs_and_values_are_those_of_the_network(
     np.testing.assert_allclose(experience.extras.value, value, atol=1e-5)
 
 
-def test_scaled_rewards() -> None:
+def test_rewards_are_scaled_by_discounted_returns() -> None:
     """Rewards are divided by the scale of the discounted returns so far, including this rollout."""
     network, _, _, experience, _ = happened("none", None)
     experience = experience._replace(

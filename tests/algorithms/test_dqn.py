@@ -69,7 +69,7 @@ def one(next_obs: Any, action: int = 0, weight: float = 1.0) -> ReplayBatch:
         (True, (False, True, False), 1 + 0.5 * 30),
     ],
 )
-def test_targets(double: bool, legal: tuple[bool, ...], expected: float) -> None:
+def test_targets_by_hand(double: bool, legal: tuple[bool, ...], expected: float) -> None:
     """The error is |Q(0, a) - y|. Illegal actions are neither selected nor used in the target."""
     config = tree.to_arrays(DQNConfig(double=double))
     batch = one({"place": jnp.ones(1), "action_mask": jnp.asarray([legal])})
@@ -80,7 +80,7 @@ def test_targets(double: bool, legal: tuple[bool, ...], expected: float) -> None
 @pytest.mark.parametrize(
     ("largest", "weight"), [(1.0, 1.0), (1e9, 1.0), (1.0, 0.25), (float("inf"), 1.0)]
 )
-def test_loss(largest: float, weight: float) -> None:
+def test_loss_by_hand(largest: float, weight: float) -> None:
     """The loss is quadratic up to `largest`, then linear, times the weight.
 
     The bound may be infinite.

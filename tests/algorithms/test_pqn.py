@@ -79,7 +79,7 @@ def test_loss_by_hand() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_epsilon_greedy(epsilon: float) -> None:
+def test_epsilon_greedy_probabilities(epsilon: float) -> None:
     """Illegal actions have probability 0.
 
     The best one has 1 - epsilon + epsilon / legal, others have epsilon / legal.

@@ -102,7 +102,7 @@ def test_the_ground_moves_with_the_body(hopper):
     assert np.all(np.diff(places) >= 0) and places[-1] - places[0] > 8
 
 
-def test_a_page_has_every_state_and_the_time_between_them(hopper):
+def test_a_page_has_every_state_and_its_time(hopper):
     environment, state, _ = hopper
     states = [body_at(state, x) for x in (0.0, 1.0, 2.0)]
     drawing = find_drawing(environment)

@@ -218,7 +218,9 @@ def refused(outcome: Any, *parts: str) -> None:
         else None
     ),
 )
-def test_bad_usage(rollax: Rollax, words: list[Any], parts: list[str]) -> None:
+def test_invalid_command_lines_are_refused(
+    rollax: Rollax, words: list[Any], parts: list[str]
+) -> None:
     """Messages suggest similar names, sizes that divide, and ranges."""
     refused(rollax(*words), *parts)
 
@@ -404,7 +406,9 @@ def test_an_interrupt_before_a_run(rollax: Rollax, monkeypatch: pytest.MonkeyPat
     assert outcome.err.startswith("error: Interrupted") and len(outcome.err.splitlines()) == 1
 
 
-def test_other_errors(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_have_one_message(
+    rollax: Rollax, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The exit code is 1, and one message says how to show the traceback."""
     from rollax import api
 

@@ -66,7 +66,7 @@ def test_action_masks() -> None:
         rollax.to_gymnasium("gymnax/CartPole-v1").action_masks()
 
 
-def test_spaces() -> None:
+def test_spaces_are_converted() -> None:
     box = to_gymnasium_space(spaces.Box((0, -1), np.inf, (2,)))
     assert box == gymnasium.spaces.Box(np.array([0, -1], np.float32), np.inf, (2,), np.float32)
     assert to_gymnasium_space(spaces.Box(0, 1, (3,), "bool")) == gymnasium.spaces.MultiBinary((3,))

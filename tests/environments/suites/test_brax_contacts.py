@@ -38,7 +38,7 @@ def play(env: Any, actions: np.ndarray, seed: int = 0) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", [*FEET])
-def test_feet_touch_the_ground_or_not(name: str) -> None:
+def test_contacts_depend_on_the_height_of_the_feet(name: str) -> None:
     """At rest, bodies are slightly below or above the ground, and both count as contact.
 
     In the air there is no contact. The distances equal those of the suite's own contacts.

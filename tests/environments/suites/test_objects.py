@@ -41,7 +41,7 @@ def same(first: Any, second: Any, action: Any, steps: int = 3) -> None:
             )
 
 
-def test_gymnax() -> None:
+def test_a_gymnax_object_equals_the_environment_of_its_id() -> None:
     env, params = gymnax.make("CartPole-v1")
     params = params.replace(gravity=5.0, max_steps_in_episode=3)
     found = rollax.from_gymnax(env, params)
@@ -98,7 +98,7 @@ def test_a_custom_gymnax_class_is_valid() -> None:
         validate_environment(Upright())
 
 
-def test_jumanji() -> None:
+def test_a_jumanji_object_equals_the_environment_of_its_id() -> None:
     jumanji = pytest.importorskip("jumanji")
     from jumanji.wrappers import AutoResetWrapper
 
@@ -113,7 +113,7 @@ def test_jumanji() -> None:
         validate_environment(jumanji.make("Snake-v1"))
 
 
-def test_pgx() -> None:
+def test_a_pgx_object_equals_the_environment_of_its_id() -> None:
     pgx = pytest.importorskip("pgx")
     found = rollax.from_pgx(pgx.make("tic_tac_toe"), opponent="random")
     same(found, make("pgx/tic_tac_toe", opponent="random"), jnp.asarray([4, 4]))
@@ -126,7 +126,7 @@ def test_pgx() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Brax System:UserWarning")  # caused by Brax for its own model
-def test_brax() -> None:
+def test_a_brax_object_equals_the_environment_of_its_id() -> None:
     envs = pytest.importorskip("brax.envs")
     env = envs.training.wrap(
         envs.get_environment("inverted_pendulum", backend="generalized"), episode_length=5
@@ -136,7 +136,7 @@ def test_brax() -> None:
     same(found, make("brax/inverted_pendulum", max_steps=2), jnp.ones(1))
 
 
-def test_playground() -> None:
+def test_a_playground_object_is_a_valid_environment() -> None:
     pytest.importorskip("mujoco_playground")
     from mujoco_playground import registry, wrapper
 

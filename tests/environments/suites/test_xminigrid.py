@@ -305,7 +305,7 @@ def test_tasks_are_described() -> None:
         make(f"xminigrid/{EMPTY}").describe()
 
 
-def test_a_file_of_tasks(tmp_path: Path) -> None:
+def test_tasks_are_read_from_a_file(tmp_path: Path) -> None:
     """All or the requested number of its rulesets are used.
 
     It is read again only after a change, and a recipe is refused.
