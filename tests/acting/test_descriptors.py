@@ -1,4 +1,7 @@
-"""Descriptors of episodes: those of a plain loop over one environment, for every extraction, kind of acting and length."""
+"""Tests that episode descriptors equal those of a plain loop over one environment.
+
+All extractions, greedy and stochastic actions, and several episode lengths are covered.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,9 +31,10 @@ EPISODES, LONGEST = 16, 6
 
 
 class Walking(eqx.Module):
-    """Steps to the left or the right, each of another size, for 1 to 6 steps. Beyond the end there is nothing finite.
+    """Environment with steps of random size to the left or right and episodes of 1 to 6 steps.
 
-    A state describes the place and whether it is on the right.
+    After the end of the episode, the position is NaN. The descriptor is the position and whether it
+    is positive.
     """
 
     agents: int | None = eqx.field(static=True, default=None)
@@ -48,7 +52,8 @@ class Walking(eqx.Module):
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         left = jax.random.randint(key, (), 1, LONGEST + 1)
-        place = jnp.float32(50.0)  # where no walk leads: a descriptor of it would show
+        # outside the reachable range, so a descriptor of the start would be noticed
+        place = jnp.float32(50.0)
         return (left, place), self._each(place)[..., None]
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Transition:
@@ -75,7 +80,7 @@ class Walking(eqx.Module):
 
 
 class Silent(eqx.Module):
-    """Describes nothing."""
+    """Environment without descriptors."""
 
     name, num_agents, time_limit = "test/silent", None, 1
     observation_space = Box(0.0, 1.0, ())
@@ -89,7 +94,7 @@ class Silent(eqx.Module):
 
 
 def coin(environment: Any) -> Algorithm:
-    """Goes right when greedy, else by chance with the probability that is its state."""
+    """Policy that goes right if greedy, and otherwise with the probability in its state."""
     shape = () if environment.num_agents is None else (environment.num_agents,)
 
     def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: Any) -> tuple[Any, Any]:
@@ -110,7 +115,7 @@ def played(
 
 
 def one_by_one(environment: Any, greedy: bool, max_steps: int = LONGEST) -> list[np.ndarray]:
-    """The descriptors of the same episodes, each played alone in a plain loop: `[T, 2]` each."""
+    """Return the descriptors `[T, 2]` of the same episodes, each run alone in a plain loop."""
     reset_key, run_key = jax.random.split(jax.random.key(3))
     told = []
     for number, start in enumerate(jax.random.split(reset_key, EPISODES)):
@@ -130,7 +135,7 @@ def one_by_one(environment: Any, greedy: bool, max_steps: int = LONGEST) -> list
 
 
 def spread(descriptors: jax.Array, mask: jax.Array) -> jax.Array:
-    """The largest and the smallest place, and the number of steps."""
+    """Return the largest position, the smallest position and the number of steps."""
     place = descriptors[:, 0]
     ends = jnp.max(jnp.where(mask, place, -jnp.inf)), jnp.min(jnp.where(mask, place, jnp.inf))
     return jnp.stack([*ends, jnp.sum(mask).astype(jnp.float32)])
@@ -155,8 +160,8 @@ EXPECTED: dict[str, tuple[Any, Callable[[np.ndarray], Any]]] = {
 
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_it_is_that_of_a_plain_loop(name: str, greedy: bool) -> None:
-    """Of the first episode alone and of nothing after its end, though the others go on and the steps give no number."""
+def test_descriptors_equal_those_of_a_plain_loop(name: str, greedy: bool) -> None:
+    """Only steps of the first episode count. Later steps of a finished environment are NaN."""
     choice, expected = EXPECTED[name]
     with jax.debug_key_reuse(False):
         alone = one_by_one(Walking(), greedy)
@@ -171,7 +176,7 @@ def test_it_is_that_of_a_plain_loop(name: str, greedy: bool) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_episode_that_is_given_up_is_described_as_far_as_it_went(name: str) -> None:
+def test_an_unfinished_episode_is_described_up_to_the_step_limit(name: str) -> None:
     choice, expected = EXPECTED[name]
     with jax.debug_key_reuse(False):
         alone = one_by_one(Walking(), False, 3)
@@ -182,12 +187,12 @@ def test_an_episode_that_is_given_up_is_described_as_far_as_it_went(name: str) -
     )
 
 
-def test_a_world_of_several_agents_has_one_descriptor() -> None:
+def test_a_multi_agent_environment_has_one_descriptor() -> None:
     episodes = played(Walking(agents=3), True)
     assert episodes.descriptor.shape == (EPISODES, 2) and np.isfinite(episodes.descriptor).all()
 
 
-def test_members_of_a_population_are_described_as_alone() -> None:
+def test_population_members_have_the_descriptors_of_single_runs() -> None:
     run = make_evaluator(Walking(), coin(Walking()), EPISODES, LONGEST, False, "mean")
     keys, chances = jax.random.split(jax.random.key(0), 3), jnp.asarray([0.1, 0.5, 0.9])
     many = jax.jit(jax.vmap(run))(chances, keys)
@@ -199,7 +204,7 @@ def test_members_of_a_population_are_described_as_alone() -> None:
     np.testing.assert_allclose(told, np.asarray(many.descriptor).mean(axis=(0, 1)), rtol=1e-5)
 
 
-def test_views_describe_what_lies_beneath() -> None:
+def test_wrappers_pass_on_the_descriptors_of_the_wrapped_environment() -> None:
     maze = make("control/point-maze")
     state, _ = maze.reset(jax.random.key(0))
     seen = PartialObservation(maze, (0, 1))
@@ -221,7 +226,7 @@ def test_views_describe_what_lies_beneath() -> None:
     np.testing.assert_array_equal(trial.descriptor(trial.reset(jax.random.key(0))[0]), [50.0, 1.0])
 
 
-def test_what_describes_nothing_says_so() -> None:
+def test_an_environment_without_descriptors_has_none() -> None:
     assert played(Silent(), True).descriptor is None
     assert "descriptor_mean" not in default_metrics(played(Silent(), True))
     with pytest.raises(UsageError, match=r"test/silent must describe behavior.*descriptor_space"):
@@ -230,7 +235,7 @@ def test_what_describes_nothing_says_so() -> None:
         played(Walking(), True, "fnal")
 
 
-def test_the_check_looks_at_descriptors() -> None:
+def test_the_environment_check_validates_descriptors() -> None:
     class Wrong(Walking):
         def descriptor(self, state: Any) -> jax.Array:
             return state[1]
@@ -241,8 +246,11 @@ def test_the_check_looks_at_descriptors() -> None:
         check_environment(Wrong(), steps=3)
 
 
-def test_a_run_keeps_the_descriptors_of_its_evaluations(tmp_path: Path) -> None:
-    """One of each episode in its file, their mean in its lines, and others on demand from its policy."""
+def test_a_run_stores_the_descriptors_of_its_evaluations(tmp_path: Path) -> None:
+    """The file has one per episode and the metrics have their mean.
+
+    The policy computes others on demand.
+    """
     arguments = {"time_limit": 5}
     result = rollax.train(
         "ppo",

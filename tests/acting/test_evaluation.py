@@ -1,4 +1,4 @@
-"""Whole episodes with agents: an agent that is done earns nothing, and an episode ends as all of its agents do."""
+"""Tests of multi-agent episodes: rewards of agents that are done, and how an episode ends."""
 
 from typing import Any
 
@@ -13,13 +13,14 @@ from rollax.acting.streams import make_actor, split_step_keys, step
 from rollax.environments import Transition
 from rollax.spaces import Box, Discrete
 
-END = 3  # steps of an episode
+END = 3  # number of steps of an episode
 
 
 class Pair(eqx.Module):
     """Two agents with a reward of 1 per step.
 
-    The second agent leaves after the first step, the first one at the end. Each of them terminates or is truncated.
+    The second agent leaves after the first step, the first one at the end. Each of them terminates
+    or is truncated.
     """
 
     terminates: tuple[bool, bool] = eqx.field(static=True)
@@ -50,7 +51,7 @@ ENDINGS = [(True, True), (True, False), (False, True), (False, False)]
 
 
 @pytest.mark.parametrize("terminates", ENDINGS)
-def test_an_agent_that_is_done_is_masked_however_it_ended(terminates: tuple[bool, bool]) -> None:
+def test_an_agent_that_is_done_is_masked(terminates: tuple[bool, bool]) -> None:
     environment = Pair(terminates)
     state, obs = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), 1))
     actor = make_actor(environment, state, obs, ())
@@ -66,8 +67,8 @@ def test_an_agent_that_is_done_is_masked_however_it_ended(terminates: tuple[bool
 
 @pytest.mark.quick
 @pytest.mark.parametrize("terminates", ENDINGS)
-def test_an_episode_terminates_only_if_all_agents_do(terminates: tuple[bool, bool]) -> None:
-    """At its end: agents that left before are still reported as they ended."""
+def test_an_episode_terminates_only_if_all_agents_terminate(terminates: tuple[bool, bool]) -> None:
+    """At the end of an episode, agents that left earlier still report how they ended."""
     environment = Pair(terminates)
     run = make_episode_runner(environment, END)
     played, _ = run(act, jnp.zeros((1, 0)), split_episode_keys(jax.random.key(0), 1))

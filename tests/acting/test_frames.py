@@ -1,4 +1,7 @@
-"""Frames of AURORA: observations after steps, at equal distances, the last one included."""
+"""Tests of the frames of AURORA.
+
+Frames are observations after steps at equal distances, including the last step.
+"""
 
 from typing import Any
 
@@ -14,9 +17,10 @@ from rollax.spaces import Box
 
 
 class Counter:
-    """Environment that observes the number of steps taken, 100 before the first, and ends after `length` steps.
+    """Environment that observes the number of steps taken and ends after `length` steps.
 
-    Without a `length`, each episode samples one from 3 to 9 steps. The descriptor is the length.
+    The observation before the first step is 100. Without a `length`, each episode samples one from
+    3 to 9 steps. The descriptor is the length.
     """
 
     name, num_agents, time_limit = "test/counter", None, 12
@@ -60,7 +64,7 @@ def score(length: int | None, num_frames: int, num_episodes: int = 1, number: in
             5,
             5,
             [1, 2, 3, 4, 5],
-        ),  # the last observation is the one after the last step; the start is not among them
+        ),  # The last observation is the one after the last step. The start is not included.
         (10, 5, [2, 4, 6, 8, 10]),
         (12, 1, [12]),
         (7, 3, [2, 5, 7]),
@@ -75,8 +79,8 @@ def test_frames_are_observations_after_steps(
 
 
 @pytest.mark.quick
-def test_each_episode_has_its_own_length() -> None:
-    """Episodes side by side end at different steps, and each ends with its own last observation."""
+def test_each_episode_has_frames_of_its_own_length() -> None:
+    """Episodes of one batch differ in length, and each has its own last observation as a frame."""
     found = score(None, 4, number=30)
     length = np.asarray(found.descriptor[:, 0])
     assert len(set(length.tolist())) > 3
@@ -84,14 +88,17 @@ def test_each_episode_has_its_own_length() -> None:
     np.testing.assert_array_equal(found.extras, expected)
 
 
-def test_frames_of_several_episodes_are_their_means() -> None:
+def test_frames_of_several_episodes_are_averaged() -> None:
     found = score(None, 1, num_episodes=6, number=5)
     np.testing.assert_allclose(found.extras, found.descriptor, rtol=1e-6)
     assert len(set(np.asarray(found.extras)[:, 0].tolist())) > 1
 
 
 def test_frames_are_at_equal_distances() -> None:
-    """For every length, distances between frames differ by at most one step, and the last step is included."""
+    """For every length, distances between frames differ by at most one step.
+
+    The last step is included.
+    """
     length = np.arange(1, 41)
     rows = np.broadcast_to(np.arange(1.0, 41.0)[:, None, None], (40, 40, 1))
     for num_frames in range(1, 12):

@@ -1,4 +1,4 @@
-"""Numbers of `info` over an episode by choice, and tasks one by one."""
+"""Tests of the reductions of `info` over an episode, and of results per task."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +23,8 @@ from support.runs import evaluations, metrics
 
 
 @pytest.mark.parametrize("agents", [None, 3])
-def test_numbers_of_info_are_means_or_the_last_by_choice(agents: int | None) -> None:
-    """Of the steps until the end; the environment's own choice is the default, and without one the mean."""
+def test_info_is_reduced_by_the_chosen_method(agents: int | None) -> None:
+    """Only steps until the end count. The default is the environment's choice, or else the mean."""
     played = evaluated(Counting(agents), info={"steps": "mean", "place": "last"})
     np.testing.assert_array_equal(played.info["steps"], 1)
     np.testing.assert_array_equal(played.info["place"], np.arange(8) == played.length[:, None] - 1)
@@ -37,13 +37,16 @@ def test_numbers_of_info_are_means_or_the_last_by_choice(agents: int | None) -> 
 
 
 @pytest.mark.parametrize("info", [{"stepz": "sum"}, {"steps": "median"}])
-def test_what_no_info_can_be_is_refused(info: dict[str, str]) -> None:
+def test_an_unknown_info_name_or_reduction_is_refused(info: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"did you mean steps\?|must be one of mean, sum, last"):
         evaluated(Counting(), info=info)
 
 
-def test_a_run_chooses_how_info_counts(train: Callable) -> None:
-    """In its evaluations and those of its policy, which another choice may replace; before anything is compiled if wrong."""
+def test_a_run_stores_its_info_reductions(train: Callable) -> None:
+    """They apply to its evaluations and to those of its policy, unless overridden there.
+
+    Invalid ones are refused before compilation.
+    """
     environment = Counting()
     result = train(environment=environment, eval_info=("steps=mean", "right=last"))
     kept = evaluations(result.folder)
@@ -112,7 +115,10 @@ def test_a_run_logs_info_in_training(train: Callable) -> None:
 
 
 class Doors(eqx.Module):
-    """Three doors, called 3, 5 and 8; opening the right one, which no one is told of, ends the episode with reward 1."""
+    """Environment with three doors, numbered 3, 5 and 8.
+
+    Opening the right one, which the observation does not show, ends the episode with reward 1.
+    """
 
     name = "test/doors"
     observation_space = Box(0.0, 1.0, (1,))
@@ -149,8 +155,11 @@ class Doors(eqx.Module):
         )
 
 
-def test_tasks_that_fail_are_told(train: Callable) -> None:
-    """A policy without memory and sight opens one door, greedily: the tasks of the other two fail, whoever wraps them."""
+def test_failed_tasks_are_reported(train: Callable) -> None:
+    """Without memory, a policy opens one door greedily.
+
+    The other two tasks fail, also with wrappers.
+    """
     for environment in (Doors(), PreviousActionReward(TimeLimit(Doors(), 3))):
         folder = train(f"doors{environment.time_limit}", environment=environment, updates=1).folder
         policy = rollax.load(folder, environment=environment)
@@ -170,8 +179,10 @@ def test_tasks_that_fail_are_told(train: Callable) -> None:
         assert len(words.splitlines()) == 3
 
 
-def test_more_episodes_than_play_at_once(train: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every task is played as often as was asked for, none twice."""
+def test_more_task_episodes_than_run_in_parallel(
+    train: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every task has the requested number of episodes, independent of the batch size."""
     folder = train(environment=Doors(), updates=1).folder
     policy = rollax.load(folder, environment=Doors())
     whole = policy.evaluate_tasks(4, jax.random.key(0))

@@ -1,4 +1,7 @@
-"""Acting: what a rollout records belongs together, and the value after every step is that of the true next observation."""
+"""Tests of what a rollout records.
+
+Entries of one step belong together, and next values are those of the true next observation.
+"""
 
 from functools import cache
 from typing import Any
@@ -23,7 +26,11 @@ CASES = [("none", None), ("gru", None), ("lstm", 2), ("gtrxl", 2)]
 
 @cache
 def happened(core: str, num_agents: int | None) -> tuple[Any, ...]:
-    """Network, the actor before and after the second of two rollouts, with its parts by stream, its experience and episodes."""
+    """Return the network, the actor before and after the second of two rollouts, and its records.
+
+    The records are the experience and the episode statistics. Parts of the actors are flattened to
+    streams.
+    """
     environment = Walk(agents=num_agents)
     config = NetworkConfig(hidden=(8,), core=core, core_size=4, core_memory=5)
     network = jax.jit(lambda key: actor_critic(environment, config, key))(jax.random.key(0))
@@ -51,19 +58,19 @@ def happened(core: str, num_agents: int | None) -> tuple[Any, ...]:
 
 
 def memories(experience: Any) -> Any:
-    """The carry before every step, `[T, S, ...]`."""
+    """Return the carry before every step, `[T, S, ...]`."""
     return memory_windows.carries_at_sequence_starts(experience.carry, 1)
 
 
 @pytest.mark.parametrize(("core", "num_agents"), CASES)
-def test_steps_follow_each_other(core: str, num_agents: int | None) -> None:
+def test_consecutive_steps_are_consistent(core: str, num_agents: int | None) -> None:
     _, first, _, experience, _ = happened(core, num_agents)
     ended = np.asarray(experience.terminated | experience.truncated)
     assert np.array_equal(experience.reset[1:], ended[:-1]), (
         "an observation begins an episode after an end, and only then"
     )
     going_on = ~ended[:-1]
-    # To the last bit but one: a program may compute what it uses twice in two ways.
+    # Rounding may differ: XLA may compute a value that is used twice in two ways.
     np.testing.assert_allclose(
         experience.obs[1:][going_on], experience.next_obs[:-1][going_on], rtol=1e-6, atol=1e-7
     )
@@ -78,8 +85,8 @@ def test_steps_follow_each_other(core: str, num_agents: int | None) -> None:
     assert ended.any() and not ended.all()
 
 
-def test_a_rollout_keeps_an_entry_once() -> None:
-    """Of memories that slide, however long they are: a window for the start, then an entry for every step."""
+def test_a_rollout_stores_each_memory_entry_once() -> None:
+    """A sliding memory is stored as one window for the start and then one entry per step."""
     _, first, _, experience, _ = happened("gtrxl", 2)
     before, stored = (
         sum(x.size for x in jax.tree.leaves(carry)) for carry in (first.carry, experience.carry)
@@ -89,8 +96,10 @@ def test_a_rollout_keeps_an_entry_once() -> None:
 
 
 @pytest.mark.parametrize(("core", "num_agents"), CASES)
-def test_next_values(core: str, num_agents: int | None) -> None:
-    """V of the true observation after each step, with the memory as that step left it: also where the time ran out."""
+def test_next_values_are_those_of_the_true_next_observation(
+    core: str, num_agents: int | None
+) -> None:
+    """Values are those of the true observation and memory after each step, also at truncations."""
     network, _, last, experience, _ = happened(core, num_agents)
     found = np.asarray(
         returns.compute_next_values(network, experience, experience.extras.value, last.carry)
@@ -110,7 +119,7 @@ def test_next_values(core: str, num_agents: int | None) -> None:
 
 @pytest.mark.parametrize(("core", "num_agents"), CASES)
 def test_episodes_are_counted(core: str, num_agents: int | None) -> None:
-    """Returns and lengths of the episodes that ended, also of those begun in the rollout before."""
+    """Returns and lengths of finished episodes include the steps of the rollout before."""
     _, first, last, experience, episodes = happened(core, num_agents)
     total, length = np.asarray(first.episode_return).copy(), np.asarray(first.episode_length).copy()
     returns, lengths, number = 0.0, 0, 0
@@ -131,8 +140,10 @@ def test_episodes_are_counted(core: str, num_agents: int | None) -> None:
 
 
 @pytest.mark.parametrize(("core", "num_agents"), [CASES[0], *CASES[1::2]])
-def test_the_record_is_that_of_the_policy(core: str, num_agents: int | None) -> None:
-    """Log-densities and values are those of the network for the recorded observations, memories and actions."""
+def test_recorded_log_probs_and_values_are_those_of_the_network(
+    core: str, num_agents: int | None
+) -> None:
+    """They are computed again from the recorded observations, memories and actions."""
     network, _, _, experience, _ = happened(core, num_agents)
 
     def look(carry: Any, obs: Any, reset: jax.Array, raw_action: jax.Array) -> Any:
@@ -145,12 +156,12 @@ def test_the_record_is_that_of_the_policy(core: str, num_agents: int | None) -> 
     np.testing.assert_allclose(experience.extras.value, value, atol=1e-5)
 
 
-def test_scaled_rewards() -> None:
-    """The sign and the zero of rewards stay; their scale is that of the discounted returns so far, this rollout included."""
+def test_rewards_are_scaled_by_discounted_returns() -> None:
+    """Rewards are divided by the scale of the discounted returns so far, including this rollout."""
     network, _, _, experience, _ = happened("none", None)
     experience = experience._replace(
         reset=experience.reset.at[0].set(True)
-    )  # so that nothing before it counts
+    )  # so that the rewards before do not count
     moments, before = normalization.init_moments(0.0), jnp.full(ENVS, 7.0)
     train, scaled, discounted = train_state.scale_rewards(
         TrainState(network, {}, None, moments), experience, before, 0.9

@@ -1,4 +1,4 @@
-"""Laws of `unroll`: restarting loses nothing, starts follow one rule, and agents keep their places."""
+"""Tests of `unroll`: restarts, start states and the order of agents."""
 
 from typing import Any
 
@@ -20,7 +20,10 @@ STEPS = 40
 
 
 class Lottery(eqx.Module):
-    """Episodes of `shortest` to 4 steps with random rewards; the clock is negative at every later observation."""
+    """Episodes of `shortest` to 4 steps with random rewards.
+
+    The third observation is 0 at the start of an episode and negative later.
+    """
 
     shortest: int = eqx.field(static=True, default=1)
 
@@ -45,7 +48,10 @@ class Lottery(eqx.Module):
 
 
 class Echo(eqx.Module):
-    """Three agents: an agent observes its environment's number and its own, and is rewarded by its action."""
+    """Environment with three agents, each rewarded by its action.
+
+    An agent observes the number of its environment and its own index.
+    """
 
     name = "test/echo"
     observation_space = Box(0.0, 1e6, (2,))
@@ -70,7 +76,7 @@ class Echo(eqx.Module):
 def drive(
     env: Any, key: jax.Array, num_envs: int = NUM_ENVS, steps: int = STEPS
 ) -> tuple[ActorState, Experience, EpisodeSums]:
-    """Random actions for some steps."""
+    """Run random actions for some steps."""
     start_key, loop_key = jax.random.split(key)
     return unroll(
         env, random_policy(env), init_actor(env, start_key, num_envs, ()), loop_key, steps
@@ -82,14 +88,14 @@ def ends(experience: Experience) -> np.ndarray:
 
 
 def following(actor: ActorState, experience: Experience) -> tuple[np.ndarray, np.ndarray]:
-    """What the policy sees after each step `[T, E]`, restarts included: the observation, and whether it begins an episode."""
+    """Return the policy's observation after each step `[T, E]` and whether it starts an episode."""
     pairs = (experience.obs, actor.obs), (experience.reset, actor.reset)
     obs, reset = (np.concatenate([np.asarray(x)[1:], np.asarray(last)[None]]) for x, last in pairs)
     return obs, reset
 
 
 def by_hand(env: Any, key: jax.Array, actions: np.ndarray) -> dict[str, np.ndarray]:
-    """The same keys and actions, one environment at a time, with a fresh reset after each end."""
+    """Run the same keys and actions, one environment at a time, with a new reset after each end."""
     reset = jax.jit(lambda key: env.reset(key))
     step = jax.jit(lambda key, state, action: env.step(key, state, action))
     of_step = jax.jit(lambda key, time: jax.random.split(jax.random.fold_in(key, time))[1])
@@ -128,9 +134,9 @@ def by_hand(env: Any, key: jax.Array, actions: np.ndarray) -> dict[str, np.ndarr
 @pytest.mark.parametrize(
     "env", [Lottery(), environments.make("gymnax/CartPole-v1", max_steps_in_episode=12)]
 )
-def test_restarting_loses_no_reward_and_no_end(env: Any) -> None:
+def test_restarts_equal_resets_by_hand(env: Any) -> None:
     actor, experience, sums = jax.jit(lambda key: drive(env, key))(jax.random.key(1))
-    with jax.debug_key_reuse(False):  # the same keys again, on purpose
+    with jax.debug_key_reuse(False):  # The same keys are used again on purpose.
         expected = by_hand(env, jax.random.key(1), experience.action)
     assert expected["terminated"].sum() > 0
     for name, values in expected.items():
@@ -141,7 +147,7 @@ def test_restarting_loses_no_reward_and_no_end(env: Any) -> None:
     np.testing.assert_array_equal(actor.reset_pool.episode, ended.sum(axis=0) + 1)
     np.testing.assert_array_equal(following(actor, experience)[1], ended)
     assert np.all(experience.reset[0]), "the first observations begin episodes"
-    # Every reward is in an episode that ended, or in one that still runs.
+    # Every reward is in an episode that ended or in one that still runs.
     assert float(sums.number) == ended.sum()
     assert float(sums.total_return + jnp.sum(actor.episode_return)) == pytest.approx(
         expected["reward"].sum(), rel=1e-4
@@ -167,8 +173,11 @@ def test_next_obs_is_never_a_reset_observation() -> None:
 @pytest.mark.parametrize(
     "env", [Lottery(), Lottery(shortest=4), environments.make("probe/continuous")]
 )
-def test_the_nth_episode_begins_at_the_nth_key(env: Any, num_envs: int) -> None:
-    """The start is `reset(fold_in(key, n))` bit for bit, whatever the others do, also where episodes last one step."""
+def test_the_nth_episode_starts_from_the_nth_key(env: Any, num_envs: int) -> None:
+    """The start is exactly `reset(fold_in(key, n))`.
+
+    Other environments do not matter, and episodes may last one step.
+    """
     actor, experience, _ = drive(env, jax.random.key(3), num_envs)
     obs, resets = (
         np.concatenate([np.asarray(x), np.asarray(last)[None]])
@@ -188,9 +197,10 @@ def test_all_starts_differ() -> None:
     assert len(np.unique(starts, axis=0)) == len(starts)
 
 
-def test_a_member_of_a_population_is_the_run_alone() -> None:
+def test_a_population_member_equals_a_single_run() -> None:
     keys = jax.random.split(jax.random.key(5), 3)
-    # JAX takes the keys of any vmapped scan for used twice; and the same keys are used again here, on purpose.
+    # JAX reports the keys of any vmapped scan as used twice. The same keys are used again here on
+    # purpose.
     with jax.debug_key_reuse(False):
         together = jax.jit(jax.vmap(lambda key: drive(Lottery(), key)[1]))(keys)
         alone = [jax.jit(lambda key: drive(Lottery(), key)[1])(key) for key in keys]
@@ -201,7 +211,7 @@ def test_a_member_of_a_population_is_the_run_alone() -> None:
 
 @pytest.mark.quick
 def test_agents_are_streams_in_order() -> None:
-    """Stream s is agent s % A of environment s // A, for observations, actions, rewards and ends."""
+    """Stream s is agent s % A of environment s // A in observations, actions, rewards and ends."""
     env, steps = Echo(), 3
     first = init_actor(env, jax.random.key(6), 4, jnp.zeros(3, jnp.int32))
     first = first._replace(carry=jnp.arange(12).reshape(4, 3))

@@ -1,4 +1,4 @@
-"""TD3, SAC and dense networks in NumPy, in double precision, with gradients by hand: what the updates must equal."""
+"""TD3, SAC and dense networks in NumPy, in double precision, with gradients by hand."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ from rollax.spaces import Box
 
 Layers = list[
     tuple[np.ndarray, np.ndarray]
-]  # (weight [n, m], bias [n]) of each dense layer; ReLU between them
+]  # (weight [n, m], bias [n]) of each dense layer, with ReLU between them
 
 
 def layers_of(dense: Any, last: Any) -> Layers:
-    """The layers of a network's dense part and its last one."""
+    """Return the layers of a network's dense part and its last one."""
     return [
         (np.asarray(x.weight, float).T, np.asarray(x.bias, float)) for x in (*dense.layers, last)
     ]
 
 
 def forward(layers: Layers, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Outputs `[B, n]`, and the inputs of every layer."""
+    """Return outputs `[B, n]` and the inputs of every layer."""
     inputs = []
     for i, (weight, bias) in enumerate(layers):
         inputs.append(x)
@@ -36,7 +36,7 @@ def forward(layers: Layers, x: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]
 def backward(
     layers: Layers, inputs: list[np.ndarray], slope: np.ndarray
 ) -> tuple[Layers, np.ndarray]:
-    """Gradients of all parameters, and of the network's input, from those of its outputs."""
+    """Return gradients of all parameters and of the network's input, from those of its outputs."""
     gradients: Layers = []
     for (weight, _), x in zip(reversed(layers), reversed(inputs), strict=True):
         gradients.insert(0, (slope.T @ x, slope.sum(axis=0)))
@@ -45,7 +45,7 @@ def backward(
 
 
 class Adam:
-    """Adam of one set of layers (or of one number), with its state."""
+    """Adam for one set of layers or for one number, with its state."""
 
     def __init__(self, rate: float, epsilon: float) -> None:
         self.rate, self.epsilon, self.steps = rate, epsilon, 0
@@ -68,7 +68,7 @@ class Adam:
         return after
 
     def on(self, many: list[Layers], gradients: list[Layers]) -> list[Layers]:
-        """One step of several networks."""
+        """Return several networks after one step."""
         flat = [x for layers in many for pair in layers for x in pair]
         slopes = [x for layers in gradients for pair in layers for x in pair]
         new = iter(self.step(flat, slopes))
@@ -87,7 +87,7 @@ def value(critic: Layers, obs: np.ndarray, action: np.ndarray) -> np.ndarray:
 
 
 def critic_gradients(critics: list[Layers], batch: Any, target: np.ndarray) -> list[Layers]:
-    """Of the sum over critics of mean (Q - y)^2."""
+    """Return gradients of the sum over critics of mean (Q - y)^2."""
     found = []
     for critic in critics:
         q, inputs = forward(critic, np.concatenate([batch.obs, batch.action], axis=1))
@@ -96,7 +96,7 @@ def critic_gradients(critics: list[Layers], batch: Any, target: np.ndarray) -> l
 
 
 def action_slope(critic: Layers, obs: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """d Q / d action of each sample."""
+    """Return d Q / d action of each sample."""
     q, inputs = forward(critic, np.concatenate([obs, action], axis=1))
     return backward(critic, inputs, np.ones_like(q))[1][:, obs.shape[1] :]
 
@@ -140,7 +140,10 @@ class TD3:
 
 
 class SAC:
-    """Algorithm 1 of Haarnoja et al. 2018b, one gradient step at a time; the policy and alpha every `policy_delay`-th."""
+    """Algorithm 1 of Haarnoja et al. 2018b, one gradient step at a time.
+
+    The policy and alpha are updated every `policy_delay` steps.
+    """
 
     def __init__(self, agent: Any, config: Any) -> None:
         self.config, self.steps = config, 0
@@ -153,7 +156,7 @@ class SAC:
         self.actor_adam, self.critic_adam, self.alpha_adam = adams
 
     def sample(self, obs: np.ndarray, normal: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Action, log pi, and what its gradient needs."""
+        """Return the action, log pi, and the values that its gradient needs."""
         out, inputs = forward(self.actor, obs)
         mean, log_std = np.split(out, 2, axis=1)
         draw = mean + np.exp(log_std) * normal
@@ -182,7 +185,8 @@ class SAC:
         values = [value(critic, batch.obs, action) for critic in self.critics]
         slopes = [action_slope(critic, batch.obs, action) for critic in self.critics]
         slope = np.where((values[0] <= values[1])[:, None], *slopes)
-        # d log pi / d u = 2 tanh(u) besides -log_std; u moves with the mean, and with log_std by std times the noise.
+        # d log pi / d u is 2 tanh(u), and d log pi / d log_std has an additional -1. u moves with
+        # the mean, and with log_std by std times the noise.
         by_draw = alpha * 2 * action - slope * (1 - action**2)
         by_output = np.concatenate([by_draw, by_draw * std * normal - alpha], axis=1) / len(action)
         self.actor = self.actor_adam.on([self.actor], [backward(self.actor, inputs, by_output)[0]])[
@@ -196,7 +200,10 @@ class SAC:
 
 
 class Reward(eqx.Module):
-    """Reward 1 a step for any action, cut off by time after 8 steps, or with `terminate` over: what `probe/truncation` is."""
+    """Environment with reward 1 per step, like `probe/truncation`.
+
+    Episodes are truncated after 8 steps, or terminated with `terminate`.
+    """
 
     terminate: bool = eqx.field(static=True, default=False)
 
@@ -220,14 +227,14 @@ class Reward(eqx.Module):
         )
 
     def observe(self, time: jax.Array) -> jax.Array:
-        """The time, where it matters."""
+        """Return the time if it matters, or else zeros."""
         return jax.nn.one_hot(time, 8) * self.terminate
 
 
 def batch_of(
     obs: Any, action: jax.Array, reward: jax.Array, discount: jax.Array, next_obs: Any
 ) -> ReplayBatch:
-    """A batch of full weight, of an agent without memory."""
+    """Return a batch with weights of 1 for an agent without memory."""
     return ReplayBatch(
         obs,
         action,
@@ -241,7 +248,7 @@ def batch_of(
 
 
 def random_batches(number: int, size: int, seed: int = 0) -> list[ReplayBatch]:
-    """Batches with observations [3] and actions [3]."""
+    """Return batches with observations [3] and actions [3]."""
     numbers = np.random.default_rng(seed)
 
     def draw(*shape):
@@ -256,14 +263,17 @@ def random_batches(number: int, size: int, seed: int = 0) -> list[ReplayBatch]:
 
 
 def doubles(tree: Any) -> Any:
-    """Every float in double precision: in single precision, Adam makes a step of any size out of what rounding left of 0."""
+    """Convert every float to double precision.
+
+    In single precision, Adam would turn rounding errors of zero gradients into steps of any size.
+    """
     return jax.tree.map(
         lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
     )
 
 
 def check_layers(found: Layers, expected: Layers) -> None:
-    """The same parameters, up to what single precision left of settings."""
+    """Check that parameters are equal, up to the single precision of settings."""
     for pair, other in zip(found, expected, strict=True):
         for a, b in zip(pair, other, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)

@@ -1,4 +1,7 @@
-"""Archives where an environment has agents: all share the policy that is a solution, and those of one type score."""
+"""Tests of archives for multi-agent environments.
+
+All agents share the policy, and agents of one type determine the fitness.
+"""
 
 from typing import Any
 
@@ -18,7 +21,10 @@ from rollax.spaces import Box
 
 
 class Walkers:
-    """Agents on lines; agent a takes a step of its action and is done after 2 + a steps. Reward: its place."""
+    """Environment of agents that move along lines by their actions.
+
+    Agent a is done after 2 + a steps. The reward is its position.
+    """
 
     name, num_agents, time_limit = "test/walkers", 3, 10
     agent_types = ("first", "other", "other")
@@ -51,7 +57,7 @@ def policies(world: Any, number: int) -> Any:
 
 
 def by_hand(policy: Any) -> tuple[np.ndarray, float]:
-    """Returns of the three agents, and where the last ends."""
+    """Return the returns of the three agents and the last position of the third."""
     place, returns = np.zeros(3), np.zeros(3)
     for time in range(4):
         place = place + [
@@ -62,7 +68,7 @@ def by_hand(policy: Any) -> tuple[np.ndarray, float]:
 
 
 @pytest.mark.parametrize(("agent_type", "who"), [("first", [0]), ("other", [1, 2])])
-def test_fitness_is_the_return_of_those_who_score(agent_type: str, who: list[int]) -> None:
+def test_fitness_is_the_return_of_the_scoring_agents(agent_type: str, who: list[int]) -> None:
     solutions = policies(WORLD, 4)
     score = jax.jit(make_scorer(WORLD, 1, 10, agent_type=agent_type))(solutions, jax.random.key(1))
     for i in range(4):
@@ -71,14 +77,14 @@ def test_fitness_is_the_return_of_those_who_score(agent_type: str, who: list[int
         np.testing.assert_allclose(score.descriptor[i], [end], rtol=1e-5, atol=1e-6)
 
 
-def test_learners_see_what_those_agents_did_until_they_were_done() -> None:
+def test_experience_has_the_steps_of_scoring_agents_until_they_are_done() -> None:
     solutions = policies(WORLD, 4)
     score = jax.jit(make_episode_scorer(WORLD, 2, 10, ScoringOptions(records=True), "other"))(
         solutions, jax.random.key(1)
     )
     steps, mask = jax.device_get(score.experience)
     assert steps.obs.shape == (2 * 2 * 10, 4, 2) and mask.shape == (2 * 2 * 10, 4)
-    assert np.all(mask.sum(axis=0) == 2 * (3 + 4))  # two episodes of two agents, 3 and 4 steps long
+    assert np.all(mask.sum(axis=0) == 2 * (3 + 4))  # two episodes of two agents, with 3 and 4 steps
     assert set(steps.obs[mask][:, 1]) == {1.0, 2.0}
     np.testing.assert_allclose(
         steps.obs[mask][:, 0] + steps.action[mask][:, 0], steps.next_obs[mask][:, 0], rtol=1e-6
@@ -86,13 +92,13 @@ def test_learners_see_what_those_agents_did_until_they_were_done() -> None:
     np.testing.assert_allclose(steps.reward[mask], steps.next_obs[mask][:, 0], rtol=1e-6)
     per_policy = (
         np.where(mask, steps.reward, 0.0).sum(axis=0) / 4
-    )  # the mean over two episodes and two agents
+    )  # mean over two episodes and two agents
     np.testing.assert_allclose(score.fitness, per_policy, rtol=1e-5)
     assert np.all(steps.terminated[mask].sum() == 4 * 4)
 
 
 @pytest.mark.parametrize("name", ["map_elites", "pga_me", "dcrl_me", "aurora"])
-def test_every_kind_of_archive_takes_teams(name: str) -> None:
+def test_every_kind_of_archive_supports_teams(name: str) -> None:
     made = ALGORITHMS[name].make(
         WORLD, lambda key: make_solution(WORLD, PolicyConfig(hidden=(4,)), key)
     )
@@ -126,7 +132,7 @@ def test_every_kind_of_archive_takes_teams(name: str) -> None:
         assert not all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(learnt)))
 
 
-def test_the_best_policy_acts_for_all() -> None:
+def test_the_best_policy_acts_for_all_agents() -> None:
     world = make("granular/many-navigators", num_agents=3, max_steps=5)
     made = ALGORITHMS["map_elites"].make(
         world, lambda key: make_solution(world, PolicyConfig(hidden=(4,)), key)
@@ -140,7 +146,7 @@ def test_the_best_policy_acts_for_all() -> None:
     np.testing.assert_allclose(one, action[::-1], rtol=1e-5, atol=1e-6)
 
 
-def test_who_scores_must_be_said() -> None:
+def test_the_scoring_type_of_agents_is_required() -> None:
     world = make("hunting/2-players")
     with pytest.raises(
         UsageError,

@@ -1,4 +1,4 @@
-"""DCRL-ME: a policy and critics that depend on a descriptor, and what is remembered for them."""
+"""Tests of DCRL-ME: the descriptor-conditioned policy and critics, and their replay."""
 
 import functools
 from typing import Any
@@ -56,7 +56,7 @@ def network(hidden: tuple[int, ...] = (8,)) -> Any:
 
 @pytest.mark.parametrize("hidden", [(8,), (8, 6), ()])
 def test_the_actor_at_a_descriptor_is_a_policy(hidden: tuple[int, ...]) -> None:
-    """pi(. | d) as an ordinary policy acts as pi(s | d) does, to the bit, and as one layer over [features, d] would."""
+    """The ordinary policy for d equals pi(s | d) exactly, and one layer over [features, d]."""
     actor = network(hidden).actor
     obs, descriptor = jax.random.normal(jax.random.key(0), (4,)), jnp.asarray([0.3, -0.7])
     at = actor.with_descriptor(descriptor)
@@ -89,7 +89,7 @@ def test_critics_depend_on_the_descriptor() -> None:
 
 
 def test_similarity() -> None:
-    """1 where target and behavior are the same, 1 / e at the length scale, in any number of dimensions."""
+    """It is 1 for equal descriptors and 1 / e at the length scale, in any number of dimensions."""
     here = jnp.asarray([[0.3, 0.4], [0.0, 0.0]])
     np.testing.assert_array_equal(similarity(here, here, 0.1), [1.0, 1.0])
     np.testing.assert_allclose(
@@ -97,7 +97,7 @@ def test_similarity() -> None:
     )
 
 
-def test_masks_are_found_behind_descriptors() -> None:
+def test_action_masks_are_found_in_conditioned_observations() -> None:
     obs = {"action_mask": jnp.asarray([1, 0])}
     np.testing.assert_array_equal(
         masked_action(jnp.ones(2), ConditionedObservation(obs, jnp.zeros(2))), [1, 0]
@@ -106,7 +106,7 @@ def test_masks_are_found_behind_descriptors() -> None:
 
 @functools.cache
 def after_some() -> tuple[Any, Any, Any]:
-    """Algorithm, its state after two updates, and the emitter."""
+    """Return the algorithm, its state after two updates, and the emitter."""
     made = ALGORITHMS["dcrl_me"].make(
         WORLD, lambda key: make_solution(WORLD, PolicyConfig(hidden=(8,)), key)
     )
@@ -122,7 +122,7 @@ def after_some() -> tuple[Any, Any, Any]:
 
 
 def test_injected_policies_are_the_actor() -> None:
-    """A fourth of the batch is pi(. | d) at descriptors of elites."""
+    """A quarter of the batch is pi(. | d) at descriptors of elites."""
     _, state, emitter = after_some()
     asked, solutions = jax.jit(emitter.ask, static_argnums=3)(
         state.emitter, state.archive, jax.random.key(5), 12
@@ -143,8 +143,11 @@ def test_injected_policies_are_the_actor() -> None:
     assert len({float(x) for x in asked.target[3:6, 0]}) > 1 and bool(asked.has_targets)
 
 
-def test_what_is_remembered() -> None:
-    """Children with a target are remembered with it, those by variation with what they did; then rewards count in full."""
+def test_the_replay_stores_target_descriptors() -> None:
+    """Children of the actor have the target that they were given.
+
+    Those of variation have the observed descriptor as target.
+    """
     _, state, emitter = after_some()
     asked, solutions = jax.jit(emitter.ask, static_argnums=3)(
         state.emitter, state.archive, jax.random.key(5), 12
@@ -160,13 +163,13 @@ def test_what_is_remembered() -> None:
     replay = jax.jit(emitter.tell)(asked, state.archive, told, jax.random.key(8)).learner.replay
     newest = jax.tree.map(
         lambda x: x[0, (replay.cursor[0] - 12 + jnp.arange(12)) % 240], replay.data.carry
-    )  # of 12 policies
+    )  # 12 policies
     np.testing.assert_allclose(newest.observed, 2 * score.descriptor - 1, rtol=1e-6)
     np.testing.assert_array_equal(newest.target[:6], asked.target)
     np.testing.assert_array_equal(newest.target[6:], newest.observed[6:])
 
 
-def test_what_is_not_finite_is_not_remembered() -> None:
+def test_nonfinite_solutions_are_not_stored_in_the_replay() -> None:
     _, state, emitter = after_some()
     _, solutions = jax.jit(emitter.ask, static_argnums=3)(
         state.emitter, state.archive, jax.random.key(5), 12
@@ -186,15 +189,15 @@ def test_what_is_not_finite_is_not_remembered() -> None:
     after = jax.jit(emitter.tell)(state.emitter, state.archive, told, jax.random.key(8)).learner
     assert (after.replay.cursor - before.cursor)[0] % 240 == 10 * 10 and np.isfinite(
         after.loss
-    )  # of 10 of 12 policies
+    )  # 10 of 12 policies
     newest = np.asarray(after.replay.data.obs)[
         0, (int(after.replay.cursor[0]) - 100 + np.arange(100)) % 240
     ]
     np.testing.assert_array_equal(newest.reshape(10, 10, 4), score.experience[0].obs[:, 2:])
 
 
-def test_before_there_are_elites() -> None:
-    """The solutions to begin with, and no target."""
+def test_the_emitter_without_elites() -> None:
+    """It proposes the initial solutions and has no targets."""
     _, state, emitter = after_some()
     archive = grid_archive((5, 5), (0.0, 0.0), (1.0, 1.0))
     empty = archive.init(jax.random.key(0), jax.tree.map(lambda x: x[0], state.archive.elites))
@@ -209,8 +212,8 @@ def test_before_there_are_elites() -> None:
     assert jax.tree.leaves(injected) == []
 
 
-def test_it_learns_of_its_own_only() -> None:
-    """Side by side with another emitter, what that one's solutions experience is not remembered."""
+def test_the_emitter_learns_from_its_own_solutions_only() -> None:
+    """Experience of another emitter's solutions is not stored in the replay."""
     archive = grid_archive((5, 5), (0.0, 0.0), (1.0, 1.0))
     mine = make_dcrl_emitter(WORLD, DCRLMEConfig(**SMALL), archive)
     rest = Emitter(lambda key, x: x, lambda s, a, k, n: (s, s), lambda s, a, told, k: s)
@@ -231,8 +234,8 @@ def test_it_learns_of_its_own_only() -> None:
     assert replay.size[0] == 12
 
 
-def test_critics_learn_rewards_by_similarity() -> None:
-    """Of one step with reward -2 and an offset of 3, Q(s, a | d') becomes S(d, d') everywhere, without a future."""
+def test_critics_learn_rewards_weighted_by_similarity() -> None:
+    """With reward -2, offset 3 and no future, Q(s, a | d') becomes S(d, d')."""
     settings = td3.TD3Config(batch_size=64, capacity=512, gamma=0.0, learning_rate=3e-3)
     buffer = make_conditioned_buffer(1.0, 3.0)
     agent = td3.init_agent(
@@ -275,7 +278,7 @@ def test_critics_learn_rewards_by_similarity() -> None:
 
 
 def test_discrete_actions_are_refused() -> None:
-    """Policy gradients need continuous ones."""
+    """Policy gradients need continuous actions."""
 
     class Choices(Wrapper):
         action_space = Discrete(3)

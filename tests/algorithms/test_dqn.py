@@ -1,4 +1,4 @@
-"""DQN: its targets by definition, with masks; epsilon and the target network by their schedules; what it refuses."""
+"""Tests of DQN: targets with masks, schedules of epsilon and target network, and errors."""
 
 import dataclasses
 from typing import Any
@@ -39,7 +39,10 @@ def agent_of(config: DQNConfig) -> DQNAgent:
 
 
 def one(next_obs: Any, action: int = 0, weight: float = 1.0) -> ReplayBatch:
-    """A batch of one: reward 1, discount 0.5, from observation 0 (with all legal) to `next_obs`."""
+    """Return a batch of one step from observation 0 to `next_obs`.
+
+    The reward is 1 and the discount is 0.5.
+    """
     obs = jax.tree.map(jnp.zeros_like, next_obs)
     if isinstance(obs, dict):
         obs = {**obs, "action_mask": jnp.ones((1, 3), bool)}
@@ -60,14 +63,14 @@ def one(next_obs: Any, action: int = 0, weight: float = 1.0) -> ReplayBatch:
     ("double", "legal", "expected"),
     [
         (False, (True, True, True), 1 + 0.5 * 30),  # the target network's best
-        (True, (True, True, True), 1 + 0.5 * 20),  # what it thinks of the network's best
+        (True, (True, True, True), 1 + 0.5 * 20),  # its value of the network's best action
         (False, (True, False, True), 1 + 0.5 * 20),
         (True, (True, True, False), 1 + 0.5 * 10),
         (True, (False, True, False), 1 + 0.5 * 30),
     ],
 )
-def test_targets(double: bool, legal: tuple[bool, ...], expected: float) -> None:
-    """The error is |Q(0, a) - y|; illegal actions are neither chosen nor believed."""
+def test_targets_by_hand(double: bool, legal: tuple[bool, ...], expected: float) -> None:
+    """The error is |Q(0, a) - y|. Illegal actions are neither selected nor used in the target."""
     config = tree.to_arrays(DQNConfig(double=double))
     batch = one({"place": jnp.ones(1), "action_mask": jnp.asarray([legal])})
     _, metrics = update(agent_of(config), config, batch, jax.random.key(0))
@@ -77,8 +80,11 @@ def test_targets(double: bool, legal: tuple[bool, ...], expected: float) -> None
 @pytest.mark.parametrize(
     ("largest", "weight"), [(1.0, 1.0), (1e9, 1.0), (1.0, 0.25), (float("inf"), 1.0)]
 )
-def test_loss(largest: float, weight: float) -> None:
-    """Quadratic to `largest`, then linear, times the weight; an infinite bound is no bound and no NaN."""
+def test_loss_by_hand(largest: float, weight: float) -> None:
+    """The loss is quadratic up to `largest`, then linear, times the weight.
+
+    The bound may be infinite.
+    """
     config = tree.to_arrays(DQNConfig(huber_delta=largest))
     agent, metrics = update(
         agent_of(config), config, one(jnp.ones(1), 1, weight), jax.random.key(0)
@@ -92,7 +98,7 @@ def test_loss(largest: float, weight: float) -> None:
     assert np.count_nonzero(moved) == 1
 
 
-def test_the_target_network_moves_when_it_is_its_turn() -> None:
+def test_the_target_network_is_updated_periodically() -> None:
     config = tree.to_arrays(DQNConfig(target_update_period=3.0, tau=1.0))
     agent = agent_of(config)
     for i in range(1, 7):
@@ -103,10 +109,11 @@ def test_the_target_network_moves_when_it_is_its_turn() -> None:
     np.testing.assert_allclose(agent.target.values, 0.75 * TARGET + 0.25 * ONLINE)
 
 
-def test_chances_of_exploration() -> None:
-    """Random with a chance that falls from `epsilon` to a fraction of it, evenly among what is legal; else the best that is.
+def test_exploration_probabilities() -> None:
+    """The probability of a random legal action falls from `epsilon` to a fraction of it.
 
-    A policy that is played, but not greedily, explores as at the end.
+    Otherwise the best legal action is taken. A policy that acts stochastically outside of training
+    explores as at the end.
     """
     config = tree.to_arrays(
         DQNConfig(epsilon=0.8, epsilon_final_fraction=0.2, exploration_fraction=0.5)
@@ -132,7 +139,7 @@ def test_chances_of_exploration() -> None:
 
 @pytest.mark.quick
 def test_dueling_values() -> None:
-    """The mean of action values is V, whatever the advantages are; without, there is no such head."""
+    """The mean of the action values is V, whatever the advantages are."""
     network = q_network(Walk(), QNetworkConfig(hidden=(8,), dueling=True), jax.random.key(0))
     obs = jnp.array([0.3, -1.0, 2.0])
     features = network.features(obs)
@@ -146,21 +153,23 @@ def test_dueling_values() -> None:
     )
 
 
-def test_what_is_remembered_is_what_happened() -> None:
-    """Within an episode the next observation is the next row's; at an end it is not, but the true last one."""
+def test_the_replay_stores_the_true_next_observation() -> None:
+    """Within an episode it is the observation of the next row.
+
+    At an end it is the last observation.
+    """
     replay = begun("dqn").replay
     steps, places = replay.data, replay.size
     assert int(jnp.min(places)) == int(jnp.max(places)) == 24
     ended = np.asarray(steps.terminated | steps.truncated)[:, :23]
-    # Quick compilation may compute the same number twice, rounded differently.
+    # XLA may compute the same number twice with different rounding.
     same = np.all(np.isclose(steps.next_obs[:, :23], steps.obs[:, 1:24], atol=1e-6), axis=-1)
     assert np.array_equal(same, ~ended)
     assert np.asarray(steps.terminated)[:, :24].any() and np.asarray(steps.truncated)[:, :24].any()
 
 
-def test_no_step_of_an_agent_that_has_left() -> None:
-    """With agents that end before their environment's episode, every step that is kept was lived through, and no other
-    counts in the lengths of its episodes."""
+def test_steps_of_agents_that_left_are_not_stored() -> None:
+    """If agents end before the episode, only their steps until then are stored and counted."""
     environment = Walk(agents=3, early=True)
     row = BY_NAME["dqn"]
     algorithm = row.make(environment)
@@ -187,8 +196,11 @@ def test_no_step_of_an_agent_that_has_left() -> None:
         )
 
 
-def test_another_priority_exponent_holds_for_what_is_remembered() -> None:
-    """A member whose exponent evolves samples by the new one at once; one whose exponent stays keeps its tree bit for bit."""
+def test_a_new_priority_exponent_applies_to_stored_priorities() -> None:
+    """A member whose exponent evolves samples by the new one at once.
+
+    If the exponent is unchanged, the sum tree is exactly the same.
+    """
     row = BY_NAME["dqn-rainbow"]
     algorithm, state = row.make(row.environment), begun("dqn-rainbow")
     exponents = {"priority_exponent": jnp.zeros(())}, {"learning_rate": jnp.ones(())}
@@ -212,7 +224,8 @@ def test_another_priority_exponent_holds_for_what_is_remembered() -> None:
     [
         (
             {"replay_ratio": 1e-4},
-            "replay_ratio .0.0001. .* num_steps .8.. Use replay_ratio 0.0156, or num_steps 1250\\.$",
+            "replay_ratio .0.0001. .* num_steps .8.. Use replay_ratio 0.0156, or "
+            "num_steps 1250\\.$",
         ),
         (
             {"num_envs": 1, "replay_ratio": 0.013, "num_steps": 200},
@@ -230,7 +243,7 @@ def test_another_priority_exponent_holds_for_what_is_remembered() -> None:
         ),
     ],
 )
-def test_sizes_that_do_not_fit(settings: dict[str, Any], words: str) -> None:
+def test_invalid_sizes_are_refused(settings: dict[str, Any], words: str) -> None:
     row = BY_NAME["dqn"]
     with pytest.raises(UsageError, match=words):
         row.make(Walk()).init(jax.random.key(0), dataclasses.replace(row.config, **settings))

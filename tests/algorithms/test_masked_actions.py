@@ -1,4 +1,7 @@
-"""SAC and TD3 with an action mask: a dimension that is masked is no part of the problem, in acting, replay and learning."""
+"""Tests of SAC and TD3 with an action mask.
+
+A masked dimension has no effect on acting, replay and learning.
+"""
 
 import dataclasses
 from typing import Any
@@ -31,7 +34,10 @@ INIT = {"sac": sac.init_agent, "td3": td3.init_agent}
 
 
 class Limbs(eqx.Module):
-    """Pays what the two numbers of an action add up to. The second one is there in every other episode only, or never."""
+    """Environment whose reward is the sum of the two numbers of an action.
+
+    The second number is available in every other episode or never.
+    """
 
     is_there: bool = eqx.field(static=True, default=False)
 
@@ -70,7 +76,7 @@ def config(name: str) -> Any:
 
 
 def batch(mask: Any, size: int = 16) -> ReplayBatch:
-    """Random numbers, with actions of 0 where the mask says so."""
+    """Return a random batch with actions of 0 in masked dimensions."""
     keys = jax.random.split(jax.random.key(3), 4)
 
     def obs(key):
@@ -85,9 +91,9 @@ def batch(mask: Any, size: int = 16) -> ReplayBatch:
 
 
 def with_second_dimension(network: Any, value: float) -> Any:
-    """The network with that value in all weights that only the second number of an action passes through."""
+    """Return the network with `value` in all weights that affect only the second dimension."""
     count = network.actor.head.layer.bias.shape[0]
-    columns = np.arange(1, count, 2)  # of SAC: mean and log std
+    columns = np.arange(1, count, 2)  # for SAC: mean and log std
     places = [
         lambda n: n.actor.head.layer.weight,
         lambda n: n.actor.head.layer.bias,
@@ -102,8 +108,8 @@ def with_second_dimension(network: Any, value: float) -> Any:
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
-def test_a_masked_dimension_is_no_part_of_an_update(name: str) -> None:
-    """Whatever weights belong to it, an update is the same, and leaves them as they are; without a mask it does neither."""
+def test_a_masked_dimension_has_no_effect_on_an_update(name: str) -> None:
+    """Weights of a masked dimension do not change an update and are not changed by it."""
     network = MAKE[name](Limbs(), SHAPE, jax.random.key(0))
     update = jax.jit(UPDATE[name])
 
@@ -122,8 +128,8 @@ def test_a_masked_dimension_is_no_part_of_an_update(name: str) -> None:
     assert not np.allclose(updated(0.0, both)[1]["loss"], updated(0.5, both)[1]["loss"])
 
 
-def test_density_and_entropy_are_those_of_what_is_there() -> None:
-    """log pi of the masked policy is that of a policy of one number, by a sum over its dimensions; none at all is log 1."""
+def test_density_and_entropy_are_those_of_unmasked_dimensions() -> None:
+    """log pi of a masked policy is the sum over its unmasked dimensions, and 0 without any."""
     actor = make_stochastic_actor_critics(Limbs(), SHAPE, jax.random.key(0)).actor
     noise = jax.random.normal(jax.random.key(1), (16, 2))
     logs, actions = {}, {}
@@ -138,8 +144,11 @@ def test_density_and_entropy_are_those_of_what_is_there() -> None:
     )
 
 
-def test_the_entropy_to_hold_is_that_of_what_is_there() -> None:
-    """Adam's first step has the sign of its gradient: the entropy of one number is above the target, not that of two."""
+def test_the_target_entropy_is_that_of_unmasked_dimensions() -> None:
+    """Adam's first step shows the sign of the gradient.
+
+    The entropy of one dimension is above its target, but below that of two.
+    """
     target_entropy = 0.4
     settings = dataclasses.replace(config("sac"), target_entropy=jnp.float32(target_entropy))
     agent = sac.init_agent(
@@ -153,8 +162,8 @@ def test_the_entropy_to_hold_is_that_of_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["sac", "td3"])
-def test_what_is_masked_is_acted_and_kept_as_zero(name: str) -> None:
-    """While warming up, exploring, and greedily; where a dimension is there it moves."""
+def test_masked_dimensions_are_zero_in_actions_and_replay(name: str) -> None:
+    """This holds in warmup, exploration and greedy acting. Unmasked dimensions are not zero."""
     environment = Limbs(is_there=True)
     algorithm = ALGORITHMS[name].make(environment, lambda key: MAKE[name](environment, SHAPE, key))
     step, state = jax.jit(algorithm.step), jax.jit(algorithm.init)(jax.random.key(0), config(name))

@@ -1,4 +1,7 @@
-"""The archive of the point maze: which cells can be reached at all, by brute force, and that MAP-Elites fills them."""
+"""Tests of the archive of the point maze.
+
+Reachable cells are computed by brute force, and MAP-Elites fills them.
+"""
 
 from typing import Any
 
@@ -14,11 +17,14 @@ from rollax.algorithms.registry import ALGORITHMS
 from rollax.environments.native.control.point_maze import GOAL, START, WALLS
 from rollax.networks.solutions import PolicyConfig, make_solution
 
-FINE = 800  # points a side: walls, edges of cells and steps lie on them
+FINE = 800  # points per side, so that walls, edges of cells and steps are on the grid
 
 
 def moved(alive: np.ndarray, is_wall: np.ndarray) -> np.ndarray:
-    """The points that a move along the first axis of 0.05 at most leads to, `[FINE + 1, FINE + 1]`."""
+    """Return the points reached by moves of at most 0.05 along the first axis.
+
+    The result has shape `[FINE + 1, FINE + 1]`.
+    """
     for _ in range(round(0.05 * FINE)):
         alive = alive | np.pad(alive, ((1, 0), (0, 0)))[:-1] | np.pad(alive, ((0, 1), (0, 0)))[1:]
         alive &= ~is_wall
@@ -26,9 +32,10 @@ def moved(alive: np.ndarray, is_wall: np.ndarray) -> np.ndarray:
 
 
 def share(cells: int, steps: int = 100) -> np.ndarray:
-    """How much of each cell is points where an episode can end, `[cells, cells]`: at the limit, or when the goal is reached.
+    """Return the share of each cell where an episode can end, `[cells, cells]`.
 
-    Any displacement is some policy's, so what a step leads to is all that is within it, first along x and then along y.
+    Episodes end at the time limit or at the goal. Some policy makes any displacement, so a step
+    reaches every point within it, first along x and then along y.
     """
     x, y = np.meshgrid(*[np.arange(FINE + 1)] * 2, indexing="ij")
     edges = np.round(np.asarray(WALLS) * FINE)
@@ -57,12 +64,12 @@ def share(cells: int, steps: int = 100) -> np.ndarray:
 
 
 def reachable(cells: int, steps: int = 100) -> np.ndarray:
-    """Which cells hold a point where an episode can end, bool `[cells, cells]`."""
+    """Return which cells have a point where an episode can end, bool `[cells, cells]`."""
     return share(cells, steps) > 0
 
 
 def filled(cells: int, batch_size: int, iterations: int, seed: int) -> np.ndarray:
-    """Which cells MAP-Elites has elites in, bool `[cells, cells]`."""
+    """Return which cells MAP-Elites has elites in, bool `[cells, cells]`."""
     world = make("control/point-maze")
     made: Any = ALGORITHMS["map_elites"].make(
         world, lambda key: make_solution(world, PolicyConfig(hidden=(32,)), key)
@@ -80,21 +87,26 @@ def filled(cells: int, batch_size: int, iterations: int, seed: int) -> np.ndarra
     return np.asarray(archive.elites(archive_state).mask).reshape(cells, cells)
 
 
-def test_what_can_be_reached() -> None:
-    """Of 16 x 16 cells all; of 32 x 32 all but those inside the bottom of the cup, which is thicker than they are."""
+def test_reachable_cells() -> None:
+    """All of 16 x 16 cells are reachable.
+
+    Of 32 x 32, all but those in the bottom of the cup are, which is thicker than a cell.
+    """
     assert np.all(reachable(16))
     inside = np.zeros((32, 32), bool)
     inside[8:24, 18] = (
-        True  # x from 0.25 to 0.75, y from 0.5625 to 0.59375, within 0.22 ... 0.78 and 0.56 ... 0.6
+        # x from 0.25 to 0.75 and y from 0.5625 to 0.59375, within 0.22 ... 0.78 and 0.56 ... 0.6
+        True
     )
     np.testing.assert_array_equal(reachable(32), ~inside)
-    # In 10 steps: 6 to get to the left of the cup, where y may be 0.35 by the fifth, and 0.05 each from then on, to 0.6.
+    # In 10 steps: 6 to the left side of the cup, where y may be 0.35 at the fifth, and then 0.05
+    # per step to 0.6.
     early = reachable(32, steps=10)
     assert early[5, 18] and early[16, 17] and not early[:, 20:].any()
 
 
-def test_where_episodes_end_can_be_reached() -> None:
-    """Policies that go one way all the time, bent by where they are: all of them end in cells that the brute force found."""
+def test_episodes_end_in_reachable_cells() -> None:
+    """Policies whose direction depends on the position end in cells that the brute force found."""
     world: Any = make("control/point-maze")
 
     def act(state: Any, obs: Any, carry: Any, key: jax.Array, greedy: Any) -> Any:
@@ -110,14 +122,17 @@ def test_where_episodes_end_can_be_reached() -> None:
         assert reachable(32)[tuple(cell.T)].all()
 
 
-def test_map_elites_fills_what_can_be_reached() -> None:
-    """Every cell of a coarse grid; 16 x 16 would be all of them reachable too, but take longer."""
+def test_map_elites_fills_reachable_cells() -> None:
+    """The grid is coarse, because a grid of 16 x 16 would take longer."""
     np.testing.assert_array_equal(filled(8, 64, 40, seed=0), reachable(8))
 
 
 @pytest.mark.slow
 def test_map_elites_fills_a_fine_grid() -> None:
-    """Nothing that cannot be reached, and all the rest but cells that only a long step over the rim of the goal may lead to."""
+    """It fills no unreachable cell.
+
+    It misses only cells behind the rim of the goal that need a long step.
+    """
     found, can_be = filled(32, 512, 400, seed=0), share(32)
     assert not np.any(found & (can_be == 0))
     missed = {(int(i), int(j)) for i, j in np.argwhere(~found & (can_be > 0))}

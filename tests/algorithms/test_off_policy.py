@@ -1,4 +1,4 @@
-"""What algorithms on replay share, as a run uses it: stopped and resumed is never stopped, with all that is remembered."""
+"""Tests of the parts that algorithms with replay share, including exact resumption."""
 
 import dataclasses
 import signal
@@ -45,10 +45,13 @@ SIZES = {
         ("td3", "continuous", {"normalize_observations": True}),
     ],
 )
-def test_resumed_is_never_stopped(
+def test_a_resumed_run_equals_an_uninterrupted_one(
     name: str, probe: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Bit for bit, with the replay, once before anything was learnt and once after the ring has wrapped."""
+    """They are equal to the bit with the replay.
+
+    Runs stop once before learning and once after the ring has wrapped.
+    """
     config = ALGORITHMS[name].config(**(SIZES | settings))
     network = ALGORITHMS[name].network_config(hidden=(8,))
 
@@ -82,11 +85,11 @@ def _ring(replay: Any) -> Any:
     return replay.replay if "tree" in replay._fields else replay
 
 
-def test_nothing_is_learnt_before_the_warm_up_is_over() -> None:
-    """The agent stays as it was, whole; then each update takes the gradient steps that the ratio says."""
+def test_learning_starts_after_the_warmup() -> None:
+    """The agent is unchanged before. Later updates take the gradient steps of the replay ratio."""
     row = BY_NAME["td3"]
     algorithm = row.make(row.environment)
-    config = dataclasses.replace(row.config, warmup=48.0, replay_ratio=0.5)  # 32 frames an update
+    config = dataclasses.replace(row.config, warmup=48.0, replay_ratio=0.5)  # 32 frames per update
     first = state = jax.jit(algorithm.init)(jax.random.key(0), config)
     step, steps = jax.jit(algorithm.step), []
     for _ in range(4):
@@ -106,15 +109,18 @@ def test_nothing_is_learnt_before_the_warm_up_is_over() -> None:
 @pytest.mark.parametrize(
     ("warmup", "starts", "random"), [(0.0, 48.0, 0), (48.0, 0.0, 48), (16.0, 48.0, 16)]
 )
-def test_the_policy_fills_the_replay_before_it_learns(
+def test_the_policy_fills_the_replay_before_learning_starts(
     warmup: float, starts: float, random: int
 ) -> None:
-    """Learning begins with the later of the two counts; what is between them the policy does, here without any noise."""
+    """Learning starts at the later of the two counts.
+
+    In between, the policy acts, here without noise.
+    """
     row = BY_NAME["td3"]
     algorithm, settings = row.make(row.environment), {"replay_ratio": 0.5, "exploration_noise": 0.0}
     config = dataclasses.replace(
         row.config, warmup=warmup, learning_starts=starts, **settings
-    )  # 32 frames an update
+    )  # 32 frames per update
     state = jax.jit(algorithm.init)(jax.random.key(0), config)
     act, step = jax.vmap(jax.vmap(state.agent.network.actor)), jax.jit(algorithm.step)
     state, metrics = step(fresh(state))
@@ -140,15 +146,20 @@ def test_the_policy_fills_the_replay_before_it_learns(
         (2, 1000, 0.001, (500, 1)),
     ],
 )
-def test_cycles(num_envs: int, num_steps: int, ratio: float, expected: tuple[int, int]) -> None:
-    """Gradient steps over environment steps are the ratio, however few there are."""
+def test_replay_cycles(
+    num_envs: int, num_steps: int, ratio: float, expected: tuple[int, int]
+) -> None:
+    """Gradient steps per environment step equal the ratio, even if it is small."""
     config = ALGORITHMS["sac"].config(num_envs=num_envs, replay_ratio=ratio, num_steps=num_steps)
     assert compute_replay_cycle(config) == expected
     assert expected[1] / (expected[0] * num_envs) == pytest.approx(ratio, rel=0.01)
 
 
 def test_random_actions() -> None:
-    """Uniform within the bounds, whatever the correlation of the noise; of discrete ones only those that are legal."""
+    """They are uniform within the bounds for any correlation of the noise.
+
+    Discrete ones are legal.
+    """
     noise = jax.random.normal(jax.random.key(0), (5000,))
     after = sample_noise(noise, jax.random.key(1), 0.9)
     assert float(jnp.mean(after**2)) == pytest.approx(1.0, abs=0.06)
@@ -165,7 +176,7 @@ def test_random_actions() -> None:
 
 
 def test_actions_have_the_bounds_of_the_environment() -> None:
-    """What is kept lies within -1 ... 1, what the environment gets within its own bounds."""
+    """Actions in the replay are within -1 ... 1, and those of the environment within its bounds."""
     kept = begun("sac").replay.data.action
     assert float(jnp.max(jnp.abs(kept))) <= 1
     algorithm = BY_NAME["sac"].make(Walk(continuous=True))
@@ -174,7 +185,7 @@ def test_actions_have_the_bounds_of_the_environment() -> None:
 
 
 def test_observations_are_normalized() -> None:
-    """By the moments of all that was collected before the update, in exploring, learning and playing alike."""
+    """Moments of all observations before an update apply to exploration, learning and acting."""
     row = BY_NAME["td3"]
     algorithm = row.make(row.environment)
     settings = {"normalize_observations": True, "warmup": 0.0, "exploration_noise": 0.0}
@@ -187,7 +198,7 @@ def test_observations_are_normalized() -> None:
         np.testing.assert_allclose(after.observations.variance, jnp.var(seen, (0, 1)), atol=1e-5)
         last = after.replay.data.obs[
             :, 8 * update
-        ]  # the first step of this update, before anything is learnt
+        ]  # the first step of this update, before learning
         own = jax.vmap(
             lambda obs, state=before: state.agent.network.actor(
                 normalization.normalize(state.observations, obs)
@@ -203,8 +214,8 @@ def test_observations_are_normalized() -> None:
     )
 
 
-def test_the_reward_is_that_of_agents_that_are_there() -> None:
-    """Its mean is over the steps that the replay keeps: those of an agent that has ended before the others are none."""
+def test_the_mean_reward_is_that_of_present_agents() -> None:
+    """It is the mean over the stored steps. Agents that ended before the others are left out."""
     environment = Walk(continuous=True, agents=3, early=True)
 
     def make(key):
@@ -223,8 +234,8 @@ def test_the_reward_is_that_of_agents_that_are_there() -> None:
     )
 
 
-def test_an_agent_whose_observations_are_normalized() -> None:
-    """Its update is that of the plain agent from a batch that was normalized before; the rest of the batch is the same."""
+def test_an_agent_with_normalized_observations() -> None:
+    """Its update is that of the plain agent from a normalized batch. Other fields are unchanged."""
     row = BY_NAME["td3"]
     shown = AgentFns(*(lambda agent, config, *rest: (agent, rest),) * 4)
     sample = normalization.init_moments(jnp.zeros(1))._replace(
@@ -240,8 +251,8 @@ def test_an_agent_whose_observations_are_normalized() -> None:
 
 
 @pytest.mark.parametrize("is_prioritized", [False, True])
-def test_the_replay_is_never_copied(is_prioritized: bool) -> None:
-    """The compiled updates of a run, whose state is donated, need next to no memory besides the state, however large it is."""
+def test_the_replay_is_not_copied(is_prioritized: bool) -> None:
+    """Compiled updates with a donated state need very little memory in addition to the state."""
     row = BY_NAME["dqn"]
     algorithm = row.make(row.environment)
     config = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Replay of PGA-ME and DCRL-ME: one queue of the transitions of all policies, whatever the lengths of their episodes."""
+"""Tests of the replay of PGA-ME and DCRL-ME: one queue of the transitions of all policies."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ EMITTERS: Any = {
 def batch_of_lengths(
     lengths: list[int], generation: int, solutions: Any
 ) -> tuple[EvaluatedBatch, list[int]]:
-    """Return experience whose reward numbers each transition, and these numbers in the order of time."""
+    """Return experience whose reward numbers each transition, and the numbers in order of time."""
     number = 1000 * generation + 10 * jnp.arange(STEPS)[:, None] + jnp.arange(BATCH)[None]
     mask = jnp.arange(STEPS)[:, None] < jnp.asarray(lengths)[None]
     obs, no = jnp.zeros((STEPS, BATCH, 4)), jnp.zeros((STEPS, BATCH), bool)
@@ -50,7 +50,7 @@ def batch_of_lengths(
 
 @pytest.mark.parametrize("name", ["pga_me", "dcrl_me"])
 def test_the_oldest_transitions_of_all_policies_leave_first(name: str) -> None:
-    """Episodes of 1, 3, 7 and 10 steps: transitions of short episodes are kept no longer than those of long ones."""
+    """With episodes of 1, 3, 7 and 10 steps, short ones do not remain longer than long ones."""
     make_emitter, settings = EMITTERS[name]
     emitter = make_emitter(
         WORLD, settings(capacity=CAPACITY, **SIZES), grid_archive((5, 5), (0.0, 0.0), (1.0, 1.0))
@@ -69,7 +69,7 @@ def test_the_oldest_transitions_of_all_policies_leave_first(name: str) -> None:
         assert np.asarray(replay.data.reward)[0, places].astype(int).tolist() == expected
     told, numbers = batch_of_lengths(
         [10] * BATCH, 9, solutions
-    )  # more than the queue holds: the last ones remain
+    )  # more than the queue can store: the last ones remain
     state = tell(state, None, told, jax.random.key(9))
     replay = getattr(state, "learner", state).replay
     places = (int(replay.cursor[0]) + np.arange(CAPACITY)) % CAPACITY

@@ -1,4 +1,4 @@
-"""PPO's own parts: its loss by hand, its errors, and what it acts with."""
+"""Tests of the parts of PPO: its loss, its errors and its actions."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from rollax.networks.distributions import Categorical
 
 
 class Constant:
-    """A network of one's own as a plain pytree: logits (x, 0) and value v, whatever is seen."""
+    """Custom network as a plain pytree with logits (x, 0) and value v for any observation."""
 
     def __init__(self, x: jax.Array, v: jax.Array) -> None:
         self.x, self.v = x, v
@@ -35,7 +35,7 @@ jax.tree_util.register_pytree_node(
 
 
 def batch_of(old_log_prob: float, advantage: list[float], target: list[float]) -> PPOBatch:
-    """`[1, B]` samples that all drew action 0, with old value 0."""
+    """Return `[1, B]` samples of action 0 with old value 0."""
     size = len(advantage)
 
     def row(values):
@@ -57,7 +57,10 @@ def batch_of(old_log_prob: float, advantage: list[float], target: list[float]) -
 
 @pytest.mark.parametrize("clip_values", [False, True])
 def test_loss_by_hand(clip_values: bool) -> None:
-    """Probability 0.6 where it was 0.4: ratio 1.5. Advantages (1, -1): the objective is 1.2 - 1.5. Values 1, targets (2, 0)."""
+    """The probability is 0.6 and was 0.4, so the ratio is 1.5.
+
+    For advantages (1, -1), the objective is 1.2 - 1.5. Values are 1, and targets are (2, 0).
+    """
     network = StepwiseNetwork(Constant(jnp.log(jnp.float32(1.5)), jnp.float32(1.0)))
     data = batch_of(float(np.log(0.4)), [1.0, -1.0], [2.0, 0.0])
     config = PPOConfig(normalize_advantages="off", clip_values=clip_values, value_coefficient=0.5)
@@ -77,7 +80,7 @@ def test_loss_by_hand(clip_values: bool) -> None:
     ("choice", "differs"), [("minibatch", False), ("off", True), ("batch", True)]
 )
 def test_normalized_advantages(choice: Any, differs: bool) -> None:
-    """Normalized within the minibatch, neither shift nor scale of the advantages matters to the loss."""
+    """Normalized within the minibatch, shift and scale of the advantages do not change the loss."""
     network = StepwiseNetwork(Constant(jnp.float32(0.3), jnp.float32(0.0)))
     config = PPOConfig(normalize_advantages=choice)
     losses = [
@@ -98,16 +101,18 @@ def test_normalized_advantages(choice: Any, differs: bool) -> None:
         ({"num_minibatches": 7}, ("num_minibatches (7)", "8 streams")),
     ],
 )
-def test_sizes_that_do_not_divide(settings: dict[str, int], names: tuple[str, ...]) -> None:
-    """The error comes from `init`, names the settings with their values, and says what to try."""
+def test_sizes_that_do_not_divide_are_refused(
+    settings: dict[str, int], names: tuple[str, ...]
+) -> None:
+    """The error comes from `init`, names the settings with their values, and has a remedy."""
     row = BY_NAME["ppo"]
     with pytest.raises(ValueError, match="Use") as error:
         row.make(Walk()).init(jax.random.key(0), dataclasses.replace(row.config, **settings))
     assert all(name in str(error.value) for name in names)
 
 
-def test_act_sees_what_the_rollout_saw() -> None:
-    """With normalized observations too: greedy actions are the mode of the policy that acts in training."""
+def test_acting_uses_the_observations_of_the_rollout() -> None:
+    """Greedy actions are the mode of the policy in training, also with normalized observations."""
     name = "ppo-normalized"
     state, row = fresh(begun(name)), BY_NAME[name]
     algorithm = row.make(row.environment)

@@ -1,4 +1,4 @@
-"""PQN: its returns and its loss by definition, how it explores, and what its state holds."""
+"""Tests of PQN: its returns, its loss, its exploration and its state."""
 
 from typing import Any
 
@@ -25,12 +25,15 @@ from rollax.networks.q_networks import (
 
 
 def test_returns_are_those_of_the_paper() -> None:
-    """R_t = r_t + gamma (lambda R_(t+1) + (1 - lambda) max Q(s_(t+1))), which is max Q(s_t) plus the lambda-advantage."""
+    """R_t = r_t + gamma (lambda R_(t+1) + (1 - lambda) max Q(s_(t+1))).
+
+    This is max Q(s_t) plus the lambda-advantage.
+    """
     numbers = np.random.default_rng(0)
     reward, value, next_value = (numbers.normal(size=9).astype(np.float32) for _ in range(3))
     next_value[:-1] = value[1:]
     terminated, truncated = np.arange(9) == 3, np.arange(9) == 6
-    next_value[6] = 5.0  # of the true last observation, not of the next episode's first
+    next_value[6] = 5.0  # of the true last observation, not of the first of the next episode
     arrays = [jnp.asarray(x) for x in (reward, value, next_value, terminated, truncated)]
     found = value + gae(*arrays, 0.9, 0.7)
     expected, after = np.zeros(9), next_value[-1]
@@ -47,7 +50,7 @@ def test_returns_are_those_of_the_paper() -> None:
 
 
 class Doubling:
-    """Q(s, .) = (s, 2 s)."""
+    """Network with Q(s, .) = (s, 2 s)."""
 
     def initial_carry(self) -> tuple[()]:
         return ()
@@ -57,7 +60,10 @@ class Doubling:
 
 
 def test_loss_by_hand() -> None:
-    """(Q(s, a) - R)^2 / 2 of the chosen actions; what does not count changes nothing."""
+    """It is the mean of (Q(s, a) - R)^2 / 2 of the selected actions.
+
+    Masked samples have no effect.
+    """
     network = StepwiseNetwork(Doubling())
     obs, action, resets = (
         jnp.array([[[1.0], [2.0], [3.0]]]),
@@ -73,8 +79,11 @@ def test_loss_by_hand() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_epsilon_greedy(epsilon: float) -> None:
-    """Illegal actions never, the best one with 1 - epsilon + epsilon / legal, the others with epsilon / legal."""
+def test_epsilon_greedy_probabilities(epsilon: float) -> None:
+    """Illegal actions have probability 0.
+
+    The best one has 1 - epsilon + epsilon / legal, others have epsilon / legal.
+    """
     policy = EpsilonGreedy(jnp.array([-3.0, -1.0, -1e9, -2.0]), jnp.float32(epsilon))
     draws = jax.vmap(policy.sample)(jax.random.split(jax.random.key(0), 4000))
     counts = np.bincount(np.asarray(draws), minlength=4) / 4000
@@ -83,8 +92,11 @@ def test_epsilon_greedy(epsilon: float) -> None:
     )
 
 
-def test_what_acts_is_what_is_worth_most() -> None:
-    """The value of a state is its best action's; greedy evaluation takes that action, the other one explores a little."""
+def test_the_policy_selects_the_action_of_highest_value() -> None:
+    """The value of a state is that of its best action.
+
+    Greedy evaluation takes it, and stochastic acting explores a little.
+    """
     row, state = BY_NAME["pqn"], fresh(begun("pqn"))
     algorithm = row.make(row.environment)
     obs = jax.random.normal(jax.random.key(0), (64, 3))
@@ -100,15 +112,15 @@ def test_what_acts_is_what_is_worth_most() -> None:
     assert 0 < np.mean(exploring != greedy) < 0.2
 
 
-def test_nothing_is_kept_but_what_acting_needs() -> None:
-    """No replay and no target network."""
+def test_the_state_has_no_replay_and_no_target_network() -> None:
+    """Its fields are those that on-policy algorithms have."""
     state: Any = begun("pqn")
     assert set(state._fields) == {"key", "config", "train", "actor", "discounted_return", "updates"}
     assert set(state.train._fields) == {"network", "optimizer", "observations", "returns", "values"}
     assert state.train.observations is state.train.returns is state.train.values is None
 
 
-def test_refusals() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="action space must be Discrete"):
         pqn(make("probe/continuous"), lambda key: None)
 
@@ -127,7 +139,7 @@ def test_refusals() -> None:
 
 
 class Exact(eqx.Module):
-    """The action values of probe/action-reward, whatever is observed."""
+    """Action values of probe/action-reward for any observation."""
 
     values: jax.Array
 
@@ -139,7 +151,7 @@ class Exact(eqx.Module):
 
 
 def test_exact_values_explain_all_variance() -> None:
-    """Targets are of the actions that were taken, and so is what is compared with them: not the value of the best action."""
+    """Targets are compared with the values of the taken actions, not of the best ones."""
     world = make("probe/action-reward")
     config = PQNConfig(num_envs=8, num_steps=8, num_minibatches=2, learning_rate=0.0)
     rewards = jnp.array(

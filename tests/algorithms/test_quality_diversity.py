@@ -1,4 +1,4 @@
-"""Quality-diversity: what holds for every algorithm that is an archive and an emitter."""
+"""Tests of all quality-diversity algorithms, which have an archive and an emitter."""
 
 from functools import cache
 from typing import Any
@@ -37,8 +37,11 @@ def begun(name: str, seed: int = 0, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_devices_split(name: str) -> None:
-    """By shapes alone: the solutions of cells. Populations, emitters with their replay, and small leaves are whole."""
+def test_solutions_of_cells_are_split_between_devices(name: str) -> None:
+    """This is checked by shapes.
+
+    Populations, emitters with their replay, and small leaves are not split.
+    """
     shapes = jax.eval_shape(algorithm(name).init, jax.random.key(0), config(name))
     marks = algorithm(name).placement(shapes)
     assert jax.tree.structure(marks) == jax.tree.structure(shapes)
@@ -53,8 +56,8 @@ def test_what_devices_split(name: str) -> None:
 
 
 @pytest.mark.parametrize("id", ["task/sphere", "task/rastrigin", "task/arm"])
-def test_the_closed_form_is_the_episode(id: str) -> None:
-    """Scores by the closed form are those of playing the one step."""
+def test_the_closed_form_equals_an_episode(id: str) -> None:
+    """Scores of the closed form equal those of an episode of one step."""
     world: Any = make(id)
     solutions = jax.vmap(
         lambda key: ConstantSolution(3 * jax.random.normal(key, world.action_space.shape))
@@ -70,7 +73,7 @@ def test_the_closed_form_is_the_episode(id: str) -> None:
 
 
 def test_gradients_are_those_of_the_closed_form() -> None:
-    """Against differences, on both sides of the fold at 5.12 and at 0."""
+    """They equal finite differences on both sides of the fold at 5.12 and at 0."""
     world: Any = make("task/sphere", dimensions=4)
     point = jnp.asarray([0.0, 6.0, -7.0, 2.0])
     rows = make_gradient_fn(world)(ConstantSolution(point)).action
@@ -87,8 +90,8 @@ def test_gradients_are_those_of_the_closed_form() -> None:
     assert np.allclose(linear_projection(jnp.asarray([6.0, 0.0])), [5.12 / 6, 0.0])
 
 
-def test_the_hand_stays_within_reach() -> None:
-    """No cell of the arm's archive lies outside the disc of radius 1/2, and most of those inside get filled."""
+def test_the_arm_fills_reachable_cells() -> None:
+    """No cell outside of the disc of radius 1/2 has an elite, and most cells inside have one."""
     world = make("task/arm")
     arm = ALGORITHMS["map_elites"].make(
         world, lambda key: make_solution(world, PolicyConfig(), key)
@@ -104,14 +107,17 @@ def test_the_hand_stays_within_reach() -> None:
     edges = np.arange(21) / 20 - 0.5
     nearest = np.maximum(
         np.maximum(edges[:-1], -edges[1:]), 0
-    )  # of each cell to the shoulder, along one axis
+    )  # distance of each cell to the shoulder along one axis
     reachable = np.hypot(nearest[:, None], nearest[None, :]) <= 0.5
     assert not np.any(filled & ~reachable)
     assert np.sum(filled) > 0.9 * np.sum(reachable)
 
 
-def test_what_is_not_finite_never_enters() -> None:
-    """A task that gives NaN for half of its solutions, and an infinite descriptor for some: the run goes on without them."""
+def test_nonfinite_solutions_do_not_enter() -> None:
+    """Half of the solutions have fitness NaN and some an infinite descriptor.
+
+    Finite ones still enter.
+    """
 
     def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.where(x[0] > 0, jnp.nan, -jnp.sum(x**2)), jnp.where(x[1] > 0.3, jnp.inf, x[:2])
@@ -152,7 +158,7 @@ def test_the_best_policy_acts() -> None:
 
 
 def test_scores_are_means_over_episodes() -> None:
-    """With several episodes a solution, fitness and descriptor are their means, and experience has all their steps."""
+    """Fitness and descriptor are means over several episodes, and experience has all steps."""
     world = make("control/point-maze", time_limit=5)
     solutions = jax.lax.map(
         lambda key: make_solution(world, PolicyConfig(hidden=(8,)), key),
@@ -166,7 +172,7 @@ def test_scores_are_means_over_episodes() -> None:
     assert steps.obs.shape == (20, 3, 4) and there_is.shape == (20, 3)
     total = jnp.sum(jnp.where(there_is, steps.reward, 0.0), axis=0) / 4
     np.testing.assert_allclose(total, score.fitness, rtol=1e-5)
-    # Every action is that of the solution in whose column it stands.
+    # Every action is that of the solution in its column.
     for i in range(3):
         mine = jax.tree.map(lambda x, i=i: x[i], solutions)
         np.testing.assert_allclose(
@@ -180,7 +186,8 @@ def test_scores_are_means_over_episodes() -> None:
         (
             "cma_me",
             {"batch_size": 10},
-            r"batch_size must be a multiple of num_emitters \(3\) .*got 10. Set batch_size to 9 or 12",
+            r"batch_size must be a multiple of num_emitters \(3\) .*got 10. Set "
+            r"batch_size to 9 or 12",
         ),
         ("cma_mega", {"batch_size": 6}, "3 solutions for each, got 6. Set batch_size to 9 or 12"),
         ("map_elites", {"grid": (4,)}, "grid must have one number per descriptor dimension"),
@@ -209,12 +216,12 @@ def test_scores_are_means_over_episodes() -> None:
         ),
     ],
 )
-def test_what_does_not_fit(name: str, settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         jax.eval_shape(algorithm(name).init, jax.random.key(0), config(name, **settings))
 
 
-def test_a_covariance_that_is_too_large_is_refused() -> None:
+def test_a_too_large_covariance_is_refused() -> None:
     with pytest.raises(
         UsageError,
         match=r"at most 4,000 parameters, got 4,001.*map_elites or me_es",
@@ -226,7 +233,7 @@ def test_a_covariance_that_is_too_large_is_refused() -> None:
         jax.eval_shape(made.init, jax.random.key(0), config("cma_me"))
 
 
-def test_without_objectives_there_is_no_front() -> None:
+def test_an_environment_without_objectives_is_refused() -> None:
     world = make("task/arm")
     made = ALGORITHMS["mome"].make(world, lambda key: make_solution(world, PolicyConfig(), key))
     with pytest.raises(
@@ -236,13 +243,13 @@ def test_without_objectives_there_is_no_front() -> None:
 
 
 def no_bounds(dimensions: int = 2) -> Task:
-    """A task whose descriptor, its solution, may be anywhere."""
+    """Return a task whose descriptor is its solution and is unbounded."""
     space = Box(-np.inf, np.inf, (dimensions,))
     return Task("test/no-bounds", lambda x: (-jnp.sum(x**2), x), space, space)
 
 
 def archive_within(world: Any, low: tuple[float, ...], high: tuple[float, ...]) -> Any:
-    """The state of MAP-Elites before any update, and its elites."""
+    """Return MAP-Elites and its state before any update."""
     made = ALGORITHMS["map_elites"].make(
         world, lambda key: make_solution(world, PolicyConfig(), key)
     )
@@ -257,14 +264,14 @@ def elites_of(made: Any, state: Any) -> Any:
     return archive.elites(archive_state)
 
 
-def test_bounds_can_be_set() -> None:
-    """Cells reach from the lower to the upper bounds of the settings, also where the environment has narrower or none."""
+def test_descriptor_bounds_can_be_set() -> None:
+    """Cells cover the range of the settings, even if the environment has other or no bounds."""
     for world in (no_bounds(), make("task/sphere", dimensions=4)):
         made, state = archive_within(world, (-1.0, 2.0), (4.0, 7.0))
         center = np.asarray(elites_of(made, state).center)
         np.testing.assert_allclose(np.unique(center[:, 0]), np.arange(5) - 0.5)
         np.testing.assert_allclose(np.unique(center[:, 1]), np.arange(5) + 2.5)
-    # One of the two sides alone: the other is the environment's own.
+    # If one side is set, the other is that of the environment.
     made, state = archive_within(make("task/arm"), (), (2.0, 2.0))
     np.testing.assert_allclose(
         np.ptp(np.asarray(elites_of(made, state).center), axis=0), 2 * 4 / 5, rtol=1e-6
@@ -277,7 +284,8 @@ def test_bounds_can_be_set() -> None:
         (
             (),
             (),
-            r"test/no-bounds have no finite.*Set config.descriptor_low to 2 numbers \(--config.descriptor-low\)",
+            r"test/no-bounds have no finite.*Set config.descriptor_low to 2 numbers "
+            r"\(--config.descriptor-low\)",
         ),
         ((-1.0, -1.0), (), "Set config.descriptor_high"),
         ((-1.0,), (1.0, 1.0), r"descriptor_low must have 2 numbers, .*, got -1\."),
@@ -289,7 +297,7 @@ def test_bounds_can_be_set() -> None:
         ),
     ],
 )
-def test_bounds_that_are_none(
+def test_invalid_descriptor_bounds_are_refused(
     low: tuple[float, ...], high: tuple[float, ...], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
@@ -306,20 +314,20 @@ def test_bounds_that_are_none(
         ("dcrl_me", "gymnax/MountainCar-v0", "descri|must be a Box of floats with finite bounds"),
     ],
 )
-def test_where_it_cannot_learn(name: str, id: str, message: str) -> None:
+def test_unsupported_environments_are_refused(name: str, id: str, message: str) -> None:
     world = make(id)
     with pytest.raises(UsageError, match=message):
         made = ALGORITHMS[name].make(world, lambda key: make_solution(world, PolicyConfig(), key))
         jax.eval_shape(made.init, jax.random.key(0), config(name))
 
 
-def test_what_no_policy_is_for() -> None:
+def test_unsupported_action_spaces_are_refused() -> None:
     with pytest.raises(UsageError, match="require discrete actions"):
         make_solution(make("probe/multi-discrete"), PolicyConfig(), jax.random.key(0))
 
 
 def test_actions_within_a_ball() -> None:
-    """Policies of a world of forces: directions stay, lengths never exceed the radius, and an archive of them fills."""
+    """Directions are unchanged, lengths are at most the radius, and an archive gets elites."""
     world = make("granular/single-navigator", max_steps=10)
     policy = make_solution(world, PolicyConfig(hidden=(8,)), jax.random.key(0))
     far = jax.tree.map(lambda x: 30 * x, policy)
@@ -340,8 +348,8 @@ def test_actions_within_a_ball() -> None:
         jax.eval_shape(learner.init, jax.random.key(0), config("pga_me"))
 
 
-def test_floats_are_what_varies() -> None:
-    """A solution of whole numbers is refused before anything runs."""
+def test_solutions_must_be_floats() -> None:
+    """Integer solutions are refused before anything runs."""
     world = make("task/arm")
     made = ALGORITHMS["map_elites"].make(
         world, lambda key: ConstantSolution(jnp.zeros(8, jnp.int32))

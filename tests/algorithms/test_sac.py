@@ -1,4 +1,4 @@
-"""SAC: every update is that of the paper's algorithm, its temperature holds the entropy, and time limits are no ends."""
+"""Tests of SAC: updates against the paper's algorithm, the temperature, and time limits."""
 
 import dataclasses
 from typing import Any
@@ -50,7 +50,10 @@ RATES = [
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize(("delay", "rates"), RATES)
 def test_updates_are_those_of_the_paper(delay: float, rates: dict[str, float]) -> None:
-    """Six gradient steps against NumPy: critics and their targets each time, policy and temperature in every `delay`-th."""
+    """Six gradient steps equal those in NumPy.
+
+    Critics and their targets change in every step, policy and temperature every `delay` steps.
+    """
     config = dataclasses.replace(CONFIG, policy_delay=delay, **rates)
     agent, settings = doubles((begun(config), tree.to_arrays(config)))
     expected, step = SAC(agent, config), jax.jit(update)
@@ -73,8 +76,8 @@ def test_updates_are_those_of_the_paper(delay: float, rates: dict[str, float]) -
     assert float(agent.log_temperature) == pytest.approx(float(expected.log_alpha), rel=1e-4)
 
 
-def test_the_temperature_holds_the_entropy() -> None:
-    """Where one action is best, and a free policy would end at it, the entropy goes to the target and stays there."""
+def test_the_temperature_controls_the_entropy() -> None:
+    """One action is best, but the entropy converges to its target instead of its minimum."""
     config = dataclasses.replace(CONFIG, target_entropy=-1.0, reward_scale=1.0, learning_rate=3e-3)
     agent, settings = begun(config), tree.to_arrays(config)
     obs = random_batches(1, 64)[0].obs
@@ -91,7 +94,7 @@ def test_the_temperature_holds_the_entropy() -> None:
     assert float(jnp.mean(entropy[-500:])) == pytest.approx(3 * -1.0, abs=0.4)
 
 
-def test_a_temperature_that_stays() -> None:
+def test_the_temperature_can_be_fixed() -> None:
     config = tree.to_arrays(dataclasses.replace(CONFIG, learn_temperature=False))
     agent = begun(config)
     after, metrics = jax.jit(update)(agent, config, random_batches(1, 16)[0], jax.random.key(0))
@@ -101,7 +104,7 @@ def test_a_temperature_that_stays() -> None:
 
 @pytest.mark.quick
 def test_densities_integrate_to_one() -> None:
-    """Of actions within -1 ... 1, in one dimension, by a sum over the interval."""
+    """The density of actions in one dimension is summed over -1 ... 1."""
     environment = Reward()
     actor = make_stochastic_actor_critics(environment, SHAPE, jax.random.key(0)).actor
     obs = jnp.full((4001, 8), 0.3)
@@ -110,11 +113,15 @@ def test_densities_integrate_to_one() -> None:
 
 
 @pytest.mark.parametrize("terminate", [False, True])
-def test_time_limits(terminate: bool) -> None:
-    """Reward 1, discount 0.9, no entropy: worth 10 where time cuts off, (1 - 0.9^(8 - t)) / 0.1 at step t where it ends."""
+def test_values_at_time_limits(terminate: bool) -> None:
+    """With reward 1, discount 0.9 and no entropy, the value is 10 if episodes are truncated.
+
+    If they terminate, it is (1 - 0.9^(8 - t)) / 0.1 at step t.
+    """
     environment = Reward(terminate)
     config = SACConfig(
-        num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
+        num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9,
+        tau=0.05, replay_ratio=0.5,
         learning_rate=1e-2, learning_rate_final_fraction=0.0, total_updates=25.0,
         initial_temperature=0.0, learn_temperature=False,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""TD3: every update is that of the paper's algorithm, for every delay, and time limits are no ends."""
+"""Tests of TD3: updates against the paper's algorithm for several delays, and time limits."""
 
 import dataclasses
 from typing import Any
@@ -32,7 +32,11 @@ def begun(config: TD3Config, seed: int = 0) -> Any:
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("delay", [1.0, 2.0, 3.0])
 def test_updates_are_those_of_the_paper(delay: float) -> None:
-    """Six gradient steps against NumPy: critics each time, policy and both targets every `delay`-th, from new critics."""
+    """Six gradient steps equal those in NumPy.
+
+    Critics change in every step. Every `delay` steps, the policy and both targets change, from the
+    new critics.
+    """
     config = dataclasses.replace(CONFIG, policy_delay=delay)
     agent, settings = doubles((begun(config), tree.to_arrays(config)))
     expected, step = TD3(agent, config), jax.jit(update)
@@ -54,8 +58,8 @@ def test_updates_are_those_of_the_paper(delay: float) -> None:
             check_layers(layers_of(critic.dense, critic.head), other)
 
 
-def test_agents_side_by_side() -> None:
-    """Under `vmap`, with settings of their own, agents learn as each does alone."""
+def test_agents_under_vmap() -> None:
+    """Under `vmap` with different settings, agents learn as they do alone."""
     own = (
         {"policy_delay": 1.0},
         {"learning_rate": 1e-3, "critic_learning_rate": 2e-3, "policy_delay": 2.0},
@@ -76,11 +80,15 @@ def test_agents_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("terminate", [False, True])
-def test_time_limits(terminate: bool) -> None:
-    """Reward 1, discount 0.9: worth 10 where time cuts episodes off, (1 - 0.9^(8 - t)) / 0.1 at step t where they end."""
+def test_values_at_time_limits(terminate: bool) -> None:
+    """With reward 1 and discount 0.9, the value is 10 if episodes are truncated.
+
+    If they terminate, it is (1 - 0.9^(8 - t)) / 0.1 at step t.
+    """
     environment = Reward(terminate)
     config = TD3Config(
-        num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9, tau=0.05, replay_ratio=0.5,
+        num_envs=8, num_steps=32, capacity=8000, batch_size=64, warmup=100.0, gamma=0.9,
+        tau=0.05, replay_ratio=0.5,
         learning_rate=1e-2, learning_rate_final_fraction=0.0, total_updates=25.0,
     )  # fmt: skip
     algorithm = td3(
@@ -102,8 +110,11 @@ def test_time_limits(terminate: bool) -> None:
 
 
 @pytest.mark.quick
-def test_what_acts() -> None:
-    """The policy's own action in the environment's bounds; not greedily with the noise of exploration, within them."""
+def test_actions_of_the_policy() -> None:
+    """Greedy actions are those of the policy within the environment's bounds.
+
+    Others have exploration noise and are clipped.
+    """
     environment = Reward()
     algorithm = td3(
         environment, lambda key: make_deterministic_actor_critics(environment, SHAPE, key)
@@ -132,8 +143,8 @@ def test_discrete_actions_are_refused() -> None:
         td3(Walk(), lambda key: None)
 
 
-def test_unbounded_actions_are_refused_with_an_algorithm_that_takes_them() -> None:
-    """PPO, and not DQN, whose actions are discrete."""
+def test_unbounded_actions_are_refused_with_an_alternative() -> None:
+    """The message suggests PPO and not DQN, which needs discrete actions."""
 
     class Unbounded(Walk):
         action_space = Box(-np.inf, np.inf, (3,))

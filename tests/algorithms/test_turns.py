@@ -1,4 +1,4 @@
-"""Games with turns: agents that wait have no part in what is reported and learned of policies."""
+"""Tests of games with turns: agents that wait have no part in policy metrics and policy losses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,13 +18,13 @@ from rollax.environments.wrappers import AgentId
 from rollax.learning import losses, train_state
 from rollax.spaces import Box, Dict, Discrete
 
-MOVES = 4  # of a game; in its last one a single action is left
+MOVES = 4  # of a game; the last move has a single legal action
 
 
 class Turns(eqx.Module):
-    """A game of four moves by two agents in turn. A move has as many legal actions as are left: 4, 3, 2, 1.
+    """Game of four moves by two agents in turn, with 4, 3, 2 and 1 legal actions.
 
-    The last action is to wait, which alone is legal while the other agent moves.
+    The last action is to wait. It is the only legal one while the other agent moves.
     """
 
     declares: bool = eqx.field(static=True, default=True)
@@ -76,7 +76,7 @@ def stepped(
 SIZES = {"num_envs": 4, "num_steps": 8, "learning_rate": 0.0}
 EXPECTED = np.mean(
     np.log(np.arange(1, MOVES + 1))
-)  # of a policy that draws all legal actions alike
+)  # for a policy that is uniform over legal actions
 KINDS: list[tuple[str, Any, Any, dict[str, Any]]] = [
     ("ppo", ppo, PPOConfig(**SIZES, num_minibatches=2), {}),
     (
@@ -98,14 +98,20 @@ KINDS: list[tuple[str, Any, Any, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("name", "make", "config", "network"), KINDS, ids=[kind[0] for kind in KINDS]
 )
-def test_entropy_is_of_the_agents_that_act(name: str, make: Any, config: Any, network: Any) -> None:
-    """That of the last, forced move is 0 and counts; an agent that waits does not. A new policy is nearly uniform."""
+def test_entropy_is_that_of_acting_agents(name: str, make: Any, config: Any, network: Any) -> None:
+    """The forced last move counts with entropy 0.
+
+    Waiting agents do not count. A new policy is nearly uniform.
+    """
     _, values = stepped(make, config, Turns(), network)
     assert float(values["entropy"]) == pytest.approx(EXPECTED, rel=0.03)
 
 
-def test_the_clip_fraction_is_of_the_agents_that_act() -> None:
-    """A tiny range clips all moves with a choice, 3 of 4. The first minibatch may see the policy that acted."""
+def test_the_clip_fraction_is_that_of_acting_agents() -> None:
+    """A tiny range clips all moves with a choice, 3 of 4.
+
+    The first minibatch may use the policy that acted.
+    """
     config = PPOConfig(
         num_envs=4, num_steps=8, num_minibatches=2, num_epochs=4, learning_rate=1e-2, clip=1e-6
     )
@@ -113,8 +119,11 @@ def test_the_clip_fraction_is_of_the_agents_that_act() -> None:
     assert float(values["clip_fraction"]) == pytest.approx(0.7, abs=0.06)
 
 
-def test_means_of_policies_are_over_the_agents_that_act() -> None:
-    """As if the others were not there: KL estimate, clipped fraction, and the policy's gradient; values count throughout."""
+def test_policy_means_are_over_acting_agents() -> None:
+    """KL estimate, clip fraction and policy gradient ignore other agents.
+
+    Values count for all agents.
+    """
     environment, config = Turns(), PPOConfig(num_envs=4, num_steps=8)
     team = parameter_sharing.make_agent_groups(environment, "all")
     state, _ = stepped(ppo, config, environment)
@@ -135,8 +144,11 @@ def test_means_of_policies_are_over_the_agents_that_act() -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("make", [Turns, lambda: AgentId(Turns())])
-def test_who_acts(make: Callable[[], Any]) -> None:
-    """By the action that the environment declares, also through a view; else by whether there is a choice."""
+def test_acting_agents_are_found(make: Callable[[], Any]) -> None:
+    """They are found by the declared waiting action, also through a wrapper.
+
+    Without a declaration, agents with more than one legal action act.
+    """
     environment = make()
     for move in range(MOVES):
         acts = find_acting_agents(environment, Turns().observe(move))
@@ -145,7 +157,7 @@ def test_who_acts(make: Callable[[], Any]) -> None:
     assert acts is not None and acts.tolist() == [False, False], "no choice is left"
 
 
-def test_agents_that_all_act_are_not_masked() -> None:
+def test_agents_that_always_act_are_not_masked() -> None:
     from rollax import make
 
     for id in ("probe/two-agents", "probe/masked", "probe/action-reward"):
@@ -155,7 +167,7 @@ def test_agents_that_all_act_are_not_masked() -> None:
         assert acts is None or bool(jnp.all(acts)), id
 
 
-def test_tic_tac_toe() -> None:
+def test_entropy_of_tic_tac_toe() -> None:
     """Over the moves of random games the mean is 1.59 nats: 12.16 in a game of 7.63 moves."""
     pytest.importorskip("pgx")
     from rollax import make

@@ -1,4 +1,4 @@
-"""An archive of cells in plain Python, one solution after the other: what the compiled one must equal."""
+"""Reference archive of cells in plain Python that adds one solution after the other."""
 
 import math
 from typing import NamedTuple
@@ -16,9 +16,10 @@ class Member(NamedTuple):
 
 
 class Brute:
-    """`shape` cells within `low` and `high`; with `threshold`, (start, learning rate).
+    """Archive with `shape` cells within `low` and `high`.
 
-    Thresholds decide status and improvement. The member of a cell is its best solution, whether or not it was accepted.
+    `threshold` is None or (start, learning rate). Thresholds decide status and improvement. The
+    member of a cell is its best solution, whether or not it was accepted.
     """
 
     def __init__(self, shape, low, high, threshold=None) -> None:
@@ -30,7 +31,8 @@ class Brute:
     def cell(self, descriptor) -> tuple[int, ...]:
         place = []
         for d, n, low, high in zip(descriptor, self.shape, self.low, self.high, strict=True):
-            # In single precision, as the archive reckons: a value at an edge is on the same side of it.
+            # In single precision, as in the compiled archive, so values at an edge fall on the same
+            # side.
             position = np.floor(
                 np.float32(np.float32(d) - np.float32(low)) * np.float32(n / (high - low))
             )
@@ -38,13 +40,13 @@ class Brute:
         return tuple(place)
 
     def asks(self, cell) -> float:
-        """The fitness that a solution must be above."""
+        """Return the fitness that a solution must exceed."""
         if self.threshold is None:
             return self.members[cell].fitness if cell in self.members else -math.inf
         return self.thresholds.get(cell, self.threshold[0])
 
     def add(self, batch: list[Member]) -> list[tuple[int, float]]:
-        """What became of each: status and improvement, against the archive before the batch."""
+        """Return status and improvement of each solution relative to the archive before."""
         told, accepted, valid, before = (
             [],
             {},
@@ -70,7 +72,7 @@ class Brute:
             if is_taken:
                 accepted.setdefault(cell, []).append(member)
         for cell, members in valid.items():
-            best = max(members, key=lambda member: member.fitness)  # of equals the first
+            best = max(members, key=lambda member: member.fitness)  # of equal ones, the first
             if cell not in self.members or best.fitness > self.members[cell].fitness:
                 self.members[cell] = best
         for cell, members in accepted.items():

@@ -1,4 +1,4 @@
-"""Archives of cells: what a brute-force archive in Python says, for any batches; and what follows from one another."""
+"""Tests of archives of cells against a brute-force archive in Python, for any batches."""
 
 import math
 import re
@@ -19,9 +19,9 @@ from rollax.archives.grid import grid_archive
 from rollax.errors import UsageError
 
 SHAPE, LOW, HIGH = (3, 2), (-1.0, 0.0), (1.0, 4.0)
-SIZE = 6  # of a batch; shorter ones end in solutions that are not finite
+SIZE = 6  # batch size; shorter batches are padded with solutions that are not finite
 
-# Few values, so that solutions tie and meet; some out of bounds, at edges, or not finite.
+# Few values, so that ties and collisions occur. Some are out of bounds, at edges, or not finite.
 FITNESS = st.sampled_from([-2.0, -0.5, 0.0, 1.0, 1.0, 2.5, math.nan, math.inf, -math.inf])
 FIRST = st.sampled_from([-5.0, -1.0, -0.4, 0.0, 0.5, 1.0, 9.0, math.nan])
 SECOND = st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.9, 4.0, 1e30, math.inf])
@@ -32,7 +32,7 @@ THRESHOLDS = st.sampled_from([None, (0.0, 0.0), (-1.0, 0.25), (0.0, 1.0)])
 
 
 def members_of(batch: list[tuple[float, ...]], start: int) -> list[Member]:
-    """Solutions that can be told apart by their number."""
+    """Return solutions that are identified by their number."""
     padded = [*batch, *[(math.nan, 0.0, 0.0)] * (SIZE - len(batch))]
     return [Member(start + i, f, (a, b), -(start + i)) for i, (f, a, b) in enumerate(padded)]
 
@@ -63,8 +63,8 @@ _COMPILED: dict[Any, Any] = {}
 
 
 def test_additions_in_a_loop_copy_no_column() -> None:
-    """What an addition costs does not grow with the cells: read from the program that XLA compiles of many additions."""
-    cells = 97 * 101  # of which no other array has as many
+    """The compiled program of many additions has no copy of an array with one entry per cell."""
+    cells = 97 * 101  # no other array has this size
     archive = grid_archive((97, 101), LOW, HIGH)
     batch = scored(members_of([(1.0, 0.1, 0.1)], 1))
 
@@ -79,7 +79,7 @@ def test_additions_in_a_loop_copy_no_column() -> None:
 
 
 def contents(archive: Any, state: Any) -> dict[int, tuple[float, ...]]:
-    """Solution, fitness, descriptor and extras of every member, by its cell."""
+    """Return solution, fitness, descriptor and extras of every member, by cell."""
     elites, mask, *_ = jax.device_get(archive.elites(state))
     rows = zip(
         elites.solution["x"], elites.fitness, elites.descriptor.tolist(), elites.extras, strict=True
@@ -93,7 +93,7 @@ def contents(archive: Any, state: Any) -> dict[int, tuple[float, ...]]:
 
 @settings(deadline=None, max_examples=200)
 @given(BATCHES, THRESHOLDS)
-def test_it_is_a_brute_force_archive(
+def test_archive_equals_the_brute_force_archive(
     batches: list[Any], threshold: tuple[float, float] | None
 ) -> None:
     archive, add = compiled(threshold)
@@ -143,8 +143,8 @@ def check_metrics(archive: Any, state: Any, fitness: list[float]) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(BATCHES)
-def test_one_by_one_is_one_batch(batches: list[Any]) -> None:
-    """What is kept does not depend on how solutions come, as long as they come in the same order."""
+def test_single_additions_equal_one_batch(batches: list[Any]) -> None:
+    """The members do not depend on the batch size if the order of the solutions is the same."""
     archive, add = compiled(None)
     together = alone = archive.init(jax.random.key(0), EXAMPLE)
     for number, batch in enumerate(batches):
@@ -155,15 +155,15 @@ def test_one_by_one_is_one_batch(batches: list[Any]) -> None:
     assert contents(archive, together) == contents(archive, alone)
 
 
-def test_members_are_sampled_alike() -> None:
-    """Every member as often as any other, and nothing that is no member."""
+def test_members_are_sampled_uniformly() -> None:
+    """Every member is equally likely, and only members are sampled."""
     archive, add = compiled(None)
     members = members_of([(1.0, -0.9, 1.0), (2.0, 0.9, 1.0), (0.0, 0.9, 3.0)], 1)
     state, _, _ = add(archive.init(jax.random.key(0), EXAMPLE), scored(members))
     found = np.asarray(archive.sample(state, jax.random.key(1), 30_000).solution["x"])
     shares = {x: np.mean(found == x) for x in np.unique(found)}
     assert set(shares) == {1, 2, 3}
-    assert all(abs(share - 1 / 3) < 0.012 for share in shares.values())  # four deviations
+    assert all(abs(share - 1 / 3) < 0.012 for share in shares.values())  # four standard deviations
 
 
 @pytest.mark.parametrize(
@@ -192,17 +192,17 @@ def test_members_are_sampled_alike() -> None:
         ((100_000, 100_000), (0.0, 0.0), (1.0, 1.0), "Use fewer cells per dimension"),
     ],
 )
-def test_what_is_no_grid(shape: Any, low: Any, high: Any, message: str) -> None:
+def test_an_invalid_grid_is_refused(shape: Any, low: Any, high: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         grid_archive(shape, low, high)
 
 
 @settings(deadline=None, max_examples=50)
 @given(BATCHES, THRESHOLDS)
-def test_emptied_it_is_as_it_began(
+def test_an_emptied_archive_equals_a_new_one(
     batches: list[Any], threshold: tuple[float, float] | None
 ) -> None:
-    """And the cell of a descriptor is where an elite with it is."""
+    """The cell of an elite's descriptor is the cell of the elite."""
     archive, add = compiled(threshold)
     start = state = archive.init(jax.random.key(0), EXAMPLE)
     for number, batch in enumerate(batches):

@@ -1,4 +1,4 @@
-"""Dominated novelty: what a reference in Python says, and who stays."""
+"""Tests of dominated novelty against a reference in Python, and of the solutions that remain."""
 
 import math
 
@@ -26,8 +26,8 @@ def reference(fitness: list[float], descriptor: np.ndarray, k: int) -> list[floa
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("k", [1, 3, 8])
-def test_dominated_novelty(seed: int, k: int) -> None:
-    """With ties of fitness and of places, and rows that are empty."""
+def test_dominated_novelty_equals_the_reference(seed: int, k: int) -> None:
+    """Fitness and descriptors have ties, and some rows are empty."""
     numbers = np.random.default_rng(seed)
     fitness = numbers.choice([0.0, 1.0, 1.5, 2.0, -math.inf], 12)
     descriptor = numbers.integers(0, 4, (12, 2)).astype(np.float32)
@@ -35,8 +35,11 @@ def test_dominated_novelty(seed: int, k: int) -> None:
     np.testing.assert_allclose(found, reference(fitness.tolist(), descriptor, k), rtol=1e-5)
 
 
-def test_who_stays() -> None:
-    """Of seven that come in two batches the five that are furthest from the fitter ones; what is not finite never does."""
+def test_the_most_novel_solutions_remain() -> None:
+    """Of seven solutions in two batches, the five furthest from fitter ones remain.
+
+    NaN is rejected.
+    """
     archive = dominated_novelty_archive(5, (0.0,), (10.0,), 1, (5,))
     state = archive.init(
         jax.random.key(0), ScoredSolutions(jnp.zeros(()), jnp.zeros(()), jnp.zeros(1))
@@ -52,7 +55,8 @@ def test_who_stays() -> None:
     assert added.status.tolist() == [STATUS_NEW, STATUS_REJECTED, STATUS_NEW, STATUS_NEW]
     assert (counts.new, counts.better, counts.outside, counts.nonfinite) == (3, 0, 1, 1)
     assert archive.num_elites(state) == 3 and archive.best(state).solution == 1
-    # 5 is a copy of the best; 6 is fit; 7 stands beside 3 and is worse; 8 is far from all that are fitter.
+    # Solution 5 is a copy of the best, 6 is fit, 7 is near 3 and worse, 8 is far from all fitter
+    # ones.
     state, added, counts = archive.add(
         state, batch((5, 5.0, 0.0), (6, 6.0, 2.0), (7, 3.9, 9.1), (8, 2.0, 5.0))
     )
@@ -63,13 +67,13 @@ def test_who_stays() -> None:
         counts.better,
     ) == (2, 0)
     assert archive.best(state).solution == 6
-    values = archive.metrics(state, 1.0)  # cells of 2: 1 alone, 6, 8, 3 with 4
+    values = archive.metrics(state, 1.0)  # with cells of size 2: 1, 6, 8, and 3 with 4
     assert values["coverage"] == pytest.approx(4 / 5) and values["qd_score"] == pytest.approx(
         5 + 6 + 2 + 4 + 4
     )
 
 
-def test_what_does_not_fit() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(
         UsageError, match=r"num_neighbors must be between 1 and population_size - 1 \(4\), got 5"
     ):
@@ -82,8 +86,8 @@ def test_what_does_not_fit() -> None:
         dominated_novelty_archive(5, (0.0, 0.0), (1.0, 1.0), 1, (100_000, 100_000))
 
 
-def test_emptied_it_is_as_it_began() -> None:
-    """And cells are those of the grid that it is laid on."""
+def test_an_emptied_archive_equals_a_new_one() -> None:
+    """Cells are those of the grid of the metrics."""
     archive = dominated_novelty_archive(3, (0.0, 0.0), (10.0, 1.0), 1, (5, 2))
     example = ScoredSolutions(jnp.zeros(()), jnp.zeros(()), jnp.zeros(2))
     start = archive.init(jax.random.key(0), example)

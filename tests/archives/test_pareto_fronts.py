@@ -1,4 +1,7 @@
-"""Archives of fronts: what a brute-force archive in Python says, and volumes and distances by their definitions."""
+"""Tests of archives of Pareto fronts against a brute-force archive in Python.
+
+Hypervolumes and crowding distances are compared with their definitions.
+"""
 
 import itertools
 import math
@@ -43,7 +46,7 @@ class Row:
 
 
 def crowding(front: list[Row]) -> list[float]:
-    """Of every row, by the definition, in single precision."""
+    """Return the crowding distance of every row, by its definition in single precision."""
     total = np.zeros(len(front), np.float32)
     for k in range(2):
         order = sorted(range(len(front)), key=lambda i: front[i].objectives[k])
@@ -58,12 +61,12 @@ def crowding(front: list[Row]) -> list[float]:
 
 
 def covers(a: Row, b: Row) -> bool:
-    """Whether a is as good as b in every objective."""
+    """Return whether a is at least as good as b in every objective."""
     return all(p >= q for p, q in zip(a.objectives, b.objectives, strict=True))
 
 
 def brute_add(slots: dict[int, list[Row | None]], batch: list[Row]) -> list[bool]:
-    """Adds one row after the other to the slots of each cell; whether each entered."""
+    """Add one row after the other to the slots of its cell, and return whether each entered."""
     entered = []
     for row in batch:
         entered.append(False)
@@ -100,7 +103,7 @@ ADD = jax.jit(ARCHIVE.add)
 
 @settings(deadline=None, max_examples=100)
 @given(BATCHES)
-def test_it_is_a_brute_force_archive(batches: list[Any]) -> None:
+def test_archive_equals_the_brute_force_archive(batches: list[Any]) -> None:
     state, slots = ARCHIVE.init(jax.random.key(0), EXAMPLE), {}
     alone = state
     for number, values in enumerate(batches):
@@ -114,7 +117,7 @@ def test_it_is_a_brute_force_archive(batches: list[Any]) -> None:
         ]
         assert added.status.tolist() == status + [STATUS_REJECTED] * (SIZE - len(rows))
         assert counts.new == len(slots) - len(was) and counts.better == sum(entered) - counts.new
-        for row in rows:  # one by one is one batch
+        for row in rows:  # Single additions equal one batch.
             alone = ADD(alone, scored([row]))[0]
     for each in (state, alone):
         found = jax.device_get(ARCHIVE.elites(each))
@@ -150,7 +153,7 @@ def check_metrics(state: Any, slots: dict[int, list[Row | None]]) -> None:
 
 
 def brute_volume(points: np.ndarray) -> float:
-    """The volume above 0 that points reach, by inclusion and exclusion."""
+    """Return the volume above 0 that the points dominate, by inclusion and exclusion."""
     total = 0.0
     for size in range(1, len(points) + 1):
         for subset in itertools.combinations(np.maximum(points, 0.0), size):
@@ -159,7 +162,7 @@ def brute_volume(points: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("objectives", [1, 2, 3, 4])
-def test_the_hypervolume_is_that_of_inclusion_and_exclusion(objectives: int) -> None:
+def test_hypervolume_equals_inclusion_and_exclusion(objectives: int) -> None:
     points = np.random.default_rng(objectives).normal(0.5, 1.0, (7, objectives)).astype(np.float32)
     mask = np.arange(7) != 3
     found = hypervolume(jnp.asarray(points), jnp.asarray(mask), (0.0,) * objectives)
@@ -169,14 +172,14 @@ def test_the_hypervolume_is_that_of_inclusion_and_exclusion(objectives: int) -> 
 
 
 @pytest.mark.quick
-def test_the_ends_of_a_front_are_not_crowded() -> None:
+def test_the_ends_of_a_front_have_infinite_crowding_distance() -> None:
     points = jnp.asarray([[0.0, 4.0], [1.0, 3.0], [3.0, 1.0], [4.0, 0.0]])
     np.testing.assert_allclose(
         crowding_distance(points), [np.inf, 3 / 4 + 3 / 4, 3 / 4 + 3 / 4, np.inf]
     )
 
 
-def test_parents_are_drawn_by_cell_then_within_its_front() -> None:
+def test_parents_are_sampled_by_cell_and_then_within_its_front() -> None:
     rows = [
         Row(1, 0, 2, 0.2, 0.2),
         Row(2, 2, 0, 0.2, 0.2),
@@ -186,10 +189,11 @@ def test_parents_are_drawn_by_cell_then_within_its_front() -> None:
     state, _, _ = ADD(ARCHIVE.init(jax.random.key(0), EXAMPLE), scored(rows))
     found = np.asarray(ARCHIVE.sample(state, jax.random.key(1), 30_000).solution["x"])
     shares = [np.mean(found == x) for x in (1, 2, 3, 4)]
-    np.testing.assert_allclose(shares, [1 / 6, 1 / 6, 1 / 6, 1 / 2], atol=0.012)  # four deviations
+    # Four standard deviations.
+    np.testing.assert_allclose(shares, [1 / 6, 1 / 6, 1 / 6, 1 / 2], atol=0.012)
 
 
-def test_what_is_no_archive_of_fronts() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(UsageError, match=r"front_size must be at least 1, .* got 0 x"):
         pareto_front_archive(grid_cells(SHAPE, LOW, HIGH), 0, (0.0, 0.0))
     with pytest.raises(UsageError, match="must have one number per objective, got"):

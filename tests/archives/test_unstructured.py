@@ -1,4 +1,7 @@
-"""Archives of learnt descriptors: what plain Python says, what is always true of them, and that codes tell rows apart."""
+"""Tests of archives with learned descriptors.
+
+They are compared with plain Python, and codes of the autoencoder are checked to be informative.
+"""
 
 from typing import Any
 
@@ -53,7 +56,7 @@ def scored(rows: list[Any], start: int) -> ScoredSolutions:
 def brute_add(
     kept: list[Any], distance: float, rows: list[Any], start: int, codes: np.ndarray
 ) -> list[int]:
-    """One after the other; a row that is kept is (number, fitness, code)."""
+    """Add one row after the other to `kept`, as (number, fitness, code). Return their status."""
     told = []
     for index, (fitness, seen) in enumerate(rows):
         told.append(STATUS_REJECTED)
@@ -83,7 +86,7 @@ def kept_in(state: Any) -> list[Any]:
 
 @settings(deadline=None, max_examples=100)
 @given(BATCHES)
-def test_it_is_a_brute_force_archive(batches: list[Any]) -> None:
+def test_archive_equals_the_brute_force_archive(batches: list[Any]) -> None:
     state, kept = ARCHIVE.init(jax.random.key(0), EXAMPLE), []
     for number, rows in enumerate(batches):
         start = 1 + number * SIZE
@@ -107,7 +110,7 @@ def test_it_is_a_brute_force_archive(batches: list[Any]) -> None:
 
 
 def check_apart(state: Any) -> None:
-    """All elites are the distance apart, and codes are those of what was seen."""
+    """Check that all elites are the minimum distance apart and have up-to-date codes."""
     codes = (
         np.stack([code for _, _, code in kept_in(state)]) if kept_in(state) else np.zeros((0, 2))
     )
@@ -117,7 +120,7 @@ def check_apart(state: Any) -> None:
     np.testing.assert_allclose(seen, state.code, rtol=1e-5, atol=1e-5)
 
 
-def test_of_elites_too_near_the_fittest_stays() -> None:
+def test_the_fittest_of_near_elites_remains() -> None:
     state = ARCHIVE.init(jax.random.key(0), EXAMPLE)
     rows = [(1.0, (0.0, 0.0, 0.0)), (3.0, (2.0, 0.0, 0.0)), (2.0, (0.0, 2.0, 0.0))]
     state, added, _ = ADD(state._replace(distance=jnp.float32(1e-3)), scored(rows, 1))
@@ -126,8 +129,8 @@ def test_of_elites_too_near_the_fittest_stays() -> None:
     assert [(x, f) for x, f, _ in kept_in(state)] == [(2.0, 3.0)]
 
 
-def test_their_number_follows_the_target() -> None:
-    """A thousand solutions, of which about so many stay as are aimed at; at most twice as many at any time."""
+def test_the_number_of_elites_follows_the_target() -> None:
+    """Of thousands of solutions, about `target` remain. There are never more than twice as many."""
     made = archive(target=50, num_steps=200)
     state, key = made.init(jax.random.key(0), EXAMPLE), jax.random.key(1)
     add, refresh = jax.jit(made.add), jax.jit(made.refresh)
@@ -143,8 +146,8 @@ def test_their_number_follows_the_target() -> None:
         assert index < 60 or 30 <= int(state.filled) <= 75
 
 
-def test_codes_tell_rows_apart() -> None:
-    """Rows that are linear in two numbers are restored from codes of two, and not from codes of one."""
+def test_codes_have_enough_information_to_restore_rows() -> None:
+    """Rows that are linear in two numbers are restored from codes of size two, not of size one."""
     latent = jax.random.normal(jax.random.key(0), (256, 2))
     rows = latent @ jax.random.normal(jax.random.key(1), (2, 6)) * 3.0 + 5.0
     losses = []
@@ -161,7 +164,7 @@ def test_codes_tell_rows_apart() -> None:
     assert losses[1] < 0.01 < 0.1 < losses[0]
 
 
-def test_what_is_no_such_archive() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(UsageError, match="grid must have one number per descriptor dimension"):
         unstructured_archive(
             4, (0.0, 0.0), (1.0, 1.0), 0.1, AutoencoderSettings(2, (), 1, 1, 1e-3), (4,)

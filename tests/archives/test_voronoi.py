@@ -1,4 +1,4 @@
-"""Voronoi archives: the nearest centroid, however it is found, and centroids that are spread evenly."""
+"""Tests of Voronoi archives: the search for the nearest centroid, and even spacing of centroids."""
 
 import jax
 import jax.numpy as jnp
@@ -31,16 +31,20 @@ CENTROIDS = {
     "even": lambda n, k: np.random.default_rng(0).random((n, k)),
     "crowded": lambda n, k: (
         np.random.default_rng(1).random((n, k)) ** 4
-    ),  # bins with more than they can list
-    "lattice": lambda n, k: np.random.default_rng(2).integers(0, 4, (n, k)) / 4,  # many equal ones
+    ),  # more centroids in some bins than a bin can list
+    # many equal centroids
+    "lattice": lambda n, k: np.random.default_rng(2).integers(0, 4, (n, k)) / 4,
     "outside": lambda n, k: np.random.default_rng(3).random((n, k)) * 3 - 1,
 }
 
 
 @pytest.mark.parametrize("kind", CENTROIDS)
 @pytest.mark.parametrize(("number", "dimensions"), [(1, 2), (7, 1), (200, 2), (150, 3), (64, 5)])
-def test_the_nearest_is_found(kind: str, number: int, dimensions: int) -> None:
-    """As by comparing with all, within the bounds and far out of them, and of equal ones the first."""
+def test_the_nearest_centroid_is_found(kind: str, number: int, dimensions: int) -> None:
+    """It equals a comparison with all, inside and outside of the bounds.
+
+    Of equal ones it is the first.
+    """
     centroids = CENTROIDS[kind](number, dimensions).astype(np.float32)
     numbers = np.random.default_rng(4)
     near, lattice = (
@@ -59,8 +63,8 @@ def test_the_nearest_is_found(kind: str, number: int, dimensions: int) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_most_are_certain_at_once() -> None:
-    """Of even centroids, the bins around nearly always tell the nearest; else the search would be no faster."""
+def test_most_points_need_no_exhaustive_search() -> None:
+    """For even centroids, the neighboring bins nearly always determine the nearest one."""
     cells = jax.jit(lambda key: bin_centroids(kmeans(key, 400, 2)))(jax.random.key(0))
     points = jax.random.uniform(jax.random.key(1), (2_000, 2))
     _, is_certain = jax.vmap(
@@ -69,8 +73,11 @@ def test_most_are_certain_at_once() -> None:
     assert jnp.mean(is_certain) > 0.999
 
 
-def test_centroids_are_even() -> None:
-    """K-means lowers the mean distance to the nearest, and makes cells more alike than random centroids have."""
+def test_centroids_of_kmeans_are_even() -> None:
+    """K-means lowers the mean distance to the nearest centroid.
+
+    Cells are more equal than random ones.
+    """
     points = jax.random.uniform(jax.random.key(2), (20_000, 2))
 
     def quality(centroids: jax.Array) -> tuple[float, float]:
@@ -86,14 +93,14 @@ def test_centroids_are_even() -> None:
     assert after[1] < 0.5 * before[1]
 
 
-def test_k_means_of_many_cells_is_no_larger_than_its_samples() -> None:
-    """A million samples of 8 bytes, a few times over, and not the hundreds of distances that each is compared by."""
+def test_kmeans_of_many_cells_needs_little_memory() -> None:
+    """It needs a few times the million samples of 8 bytes, and no matrix of all distances."""
     compiled = jax.jit(kmeans, static_argnums=(1, 2)).lower(jax.random.key(0), 100_000, 2).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 300e6
 
 
-def test_most_are_certain_among_random_centroids() -> None:
-    """Where k-means begins; of others each is compared with all, so that its time would grow with the square of cells."""
+def test_most_points_need_no_exhaustive_search_among_random_centroids() -> None:
+    """K-means starts there. An exhaustive search of most points would take quadratic time."""
     cells = bin_centroids(jax.random.uniform(jax.random.key(0), (2_500, 2)), MAX_PER_BIN_IN_KMEANS)
     points = jax.random.uniform(jax.random.key(1), (5_000, 2))
     _, is_certain = jax.vmap(
@@ -102,8 +109,8 @@ def test_most_are_certain_among_random_centroids() -> None:
     assert jnp.mean(is_certain) > 0.995
 
 
-def test_given_centroids_are_the_cells() -> None:
-    """In units of the descriptor, whatever the bounds."""
+def test_custom_centroids_define_the_cells() -> None:
+    """They are in units of the descriptor, for any bounds."""
     centroids = [[-9.0, 0.5], [0.0, 0.5], [9.0, 0.5]]
     archive = cells_archive(voronoi_cells(3, (-10.0, 0.0), (10.0, 1.0), centroids), None)
     state = archive.init(
@@ -116,15 +123,16 @@ def test_given_centroids_are_the_cells() -> None:
     assert counts.outside == 1
 
 
-def test_more_cells_than_k_means_can_place() -> None:
+def test_too_many_cells_for_kmeans_are_refused() -> None:
     with pytest.raises(
         UsageError,
-        match="by k-means must be between 1 and 10,000,000, got 500,000,000. Lower cvt_cells, or use a grid",
+        match="by k-means must be between 1 and 10,000,000, got 500,000,000. Lower "
+        "cvt_cells, or use a grid",
     ):
         voronoi_cells(500_000_000, (0.0, 0.0), (1.0, 1.0))
 
 
-def test_what_are_no_centroids() -> None:
+def test_invalid_centroids_are_refused() -> None:
     with pytest.raises(
         UsageError, match=r"3 rows of 2 finite numbers, got an array of shape \(2, 2\)"
     ):

@@ -1,4 +1,4 @@
-"""Views hold still: one for an episode, or a smooth path along the ground."""
+"""Tests of cameras: one place for an episode, or a smooth path along the ground."""
 
 import json
 import re
@@ -24,18 +24,18 @@ ROOM = np.asarray([0.8, 0.5])
 
 
 def gait(steps, speed, jitter):
-    """A body that goes to the right and rocks as it goes."""
+    """Return the path of a body that moves to the right and sways."""
     time = np.arange(steps)
     return np.stack([speed * time + jitter * np.sin(time), np.zeros(steps)], axis=1)
 
 
-def test_what_does_not_go_far_is_seen_from_one_place():
+def test_a_short_path_has_a_fixed_camera():
     path = gait(300, 0.002, 0.2)
     looked_at = smooth_camera_path(path, SIDE, ROOM)
     assert np.all(looked_at == looked_at[0]) and np.all(np.abs(path - looked_at)[:, 0] <= ROOM[0])
 
 
-def test_what_goes_far_is_followed_without_its_rocking():
+def test_a_long_path_is_followed_without_its_swaying():
     path = gait(300, 0.05, 0.2)
     looked_at = smooth_camera_path(path, SIDE, ROOM)
     away, shaken = np.abs(path - looked_at)[:, 0], np.abs(np.diff(looked_at[:, 0], 2))
@@ -44,7 +44,7 @@ def test_what_goes_far_is_followed_without_its_rocking():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
-def test_short_episodes_and_numbers_that_are_not_finite_have_a_camera(steps):
+def test_short_episodes_and_nonfinite_positions_have_a_camera(steps):
     path = gait(steps, 5.0, 0.1)
     path[0] = np.nan
     assert (
@@ -53,14 +53,14 @@ def test_short_episodes_and_numbers_that_are_not_finite_have_a_camera(steps):
     )
 
 
-def test_a_frame_has_all_of_a_box():
+def test_a_camera_shows_the_whole_box():
     camera = fit_camera([-3, 0], [5, 1])
     assert camera.center == (1.0, 0.5) and camera.unit == pytest.approx(0.9 * SCENE_WIDTH / 8)
     assert fit_camera([0, 0], [1, 4]).unit == pytest.approx(0.9 * SCENE_HEIGHT / 4)
 
 
-def test_particles_stay_in_one_picture():
-    """Whatever their places over time, all are seen from one camera."""
+def test_particles_stay_in_the_image():
+    """One camera shows the particles at all times."""
     places = np.random.default_rng(0).normal(scale=3, size=(20, 3, 2))
     environment = SimpleNamespace(dynamics=SimpleNamespace(rad=np.asarray([0.1, 0.2, 0.1])))
     cameras = particle_cameras(environment, [SimpleNamespace(p_pos=each) for each in places])
@@ -72,7 +72,7 @@ def test_particles_stay_in_one_picture():
 
 
 def body_at(state, x):
-    """A state of brax, moved along the ground."""
+    """Return a Brax state, moved along the ground."""
     links = state.suite_state.pipeline_state.x
     moved = links.replace(pos=np.asarray(links.pos) + np.asarray([x, 0.0, 0.0], np.float32))
     return state._replace(
@@ -90,19 +90,19 @@ def hopper():
     return environment, state, obs
 
 
-def test_the_ground_moves_by_as_much_as_the_body_goes(hopper):
+def test_the_ground_moves_with_the_body(hopper):
     environment, state, obs = hopper
     drawing = find_drawing(environment)
     two = [body_at(state, x) for x in (0.0, 0.1)]
     still = draw_episode(drawing, environment, two, [obs, obs])
-    ground = [np.asarray(image)[250:] for image in still]  # beneath the feet
+    ground = [np.asarray(image)[250:] for image in still]  # below the feet
     assert np.array_equal(*ground) and still[0].tobytes() != still[1].tobytes()
     states = [body_at(state, 0.1 * i) for i in range(100)]
     places = np.asarray(drawing.cameras(environment, states))[:, 0]
     assert np.all(np.diff(places) >= 0) and places[-1] - places[0] > 8
 
 
-def test_a_page_has_every_state_and_the_time_between_them(hopper):
+def test_a_page_has_every_state_and_its_time(hopper):
     environment, state, _ = hopper
     states = [body_at(state, x) for x in (0.0, 1.0, 2.0)]
     drawing = find_drawing(environment)
@@ -117,8 +117,8 @@ def test_a_page_has_every_state_and_the_time_between_them(hopper):
         assert not re.search(r"https?://", page), "the page loads nothing"
 
 
-def test_the_shapes_of_a_page_are_those_of_the_bodies(hopper):
-    """Where the rods of a picture end, seen from the side, there the rods of the page end."""
+def test_the_shapes_of_a_page_are_those_of_the_image(hopper):
+    """Seen from the side, the capsules of the page end where those of the image end."""
     environment, state, _ = hopper
     poses = brax.body_poses(environment, state)
     model, places, turns = poses
@@ -148,8 +148,8 @@ def test_a_box_has_its_eight_corners():
 
 
 @needs_browser
-def test_a_browser_moves_the_bodies(hopper, tmp_path):
-    """Without any network, and without a word in the console."""
+def test_a_browser_animates_the_bodies(hopper, tmp_path):
+    """It needs no network, prints nothing to the console, and moves the bodies between frames."""
     environment, state, _ = hopper
     path = tmp_path / "page.html"
     states = [body_at(state, 0.1 * i) for i in range(20)]

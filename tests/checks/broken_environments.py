@@ -1,4 +1,4 @@
-"""Environments that are broken on purpose, one fault each, with words of what the check should say."""
+"""Environments with one deliberate error each, and parts of the expected message."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete
 
 
 class Clock(eqx.Module):
-    """A sound environment, of which one part at a time is replaced: five steps, then the end."""
+    """Valid environment with episodes of five steps, in which single parts can be replaced."""
 
     start: Callable[[jax.Array], Any] = eqx.field(static=True, default=lambda key: Clock.begin(key))
     advance: Callable[..., Any] = eqx.field(
@@ -50,7 +50,7 @@ class Clock(eqx.Module):
 
 
 def step_with(**parts: Any) -> Callable[..., Transition]:
-    """`Clock.go` with parts of its transition replaced by functions of that transition."""
+    """Return `Clock.go` with parts of its transition replaced by functions of that transition."""
 
     def advance(key: jax.Array, state: Any, action: Any) -> Transition:
         after = Clock.go(key, state, action)
@@ -60,7 +60,7 @@ def step_with(**parts: Any) -> Callable[..., Transition]:
 
 
 def start_with(**values: Any) -> Callable[[jax.Array], Any]:
-    """`Clock.begin` with other or more entries in the state."""
+    """Return `Clock.begin` with changed or additional entries in the state."""
 
     def start(key: jax.Array) -> Any:
         state, obs = Clock.begin(key)
@@ -70,7 +70,7 @@ def start_with(**values: Any) -> Callable[[jax.Array], Any]:
 
 
 def observing(obs: Callable[[jax.Array], Any], space: Any = None) -> Clock:
-    """A clock with other observations, and their space."""
+    """Return a clock with other observations and their space."""
     given = {} if space is None else {"observation_space": space}
 
     def start(key: jax.Array) -> Any:
@@ -117,7 +117,7 @@ def _mixed_start(key: jax.Array) -> Any:
     return state | {1: jnp.zeros(())}, obs
 
 
-# Side effects in Python, none of which a reward shows.
+# Side effects in Python that do not change rewards.
 
 
 class Counting(Clock):
@@ -131,7 +131,7 @@ class Counting(Clock):
 
 
 class Remembering(Clock):
-    """Keeps its last state on itself."""
+    """Stores its last state as an attribute."""
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Any:
         object.__setattr__(self, "last", state)
@@ -142,7 +142,7 @@ steps_taken = 0
 
 
 class Global(Clock):
-    """Counts its steps in a variable of its module."""
+    """Counts its steps in a global variable."""
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Any:
         global steps_taken
@@ -151,7 +151,7 @@ class Global(Clock):
 
 
 class Dice(Clock):
-    """Throws dice that it does not look at."""
+    """Draws random numbers of NumPy without using them."""
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Any:
         np.random.rand()
@@ -159,7 +159,7 @@ class Dice(Clock):
 
 
 class Plain:
-    """No pytree."""
+    """Environment that is not a pytree."""
 
     name, observation_space, action_space, num_agents, time_limit = (
         "test/plain",
@@ -192,7 +192,7 @@ class NoKey(Clock):
 
 
 class Described(Clock):
-    """Describes its states, by what is asked for."""
+    """Environment whose descriptor is computed by a given function."""
 
     descriptor_space: Any = eqx.field(static=True, default=Box(0.0, 1.0, (1,)))
     descriptor_extraction: Any = eqx.field(static=True, default="final")
@@ -223,10 +223,13 @@ class OtherTask(Clock):
 
 
 class Runners(eqx.Module):
-    """A sound environment with three agents: each one ends a step after the one before, and is paid until its end."""
+    """Valid environment with three agents that end one step after another.
 
-    once: bool = eqx.field(static=True, default=False)  # an end is reported at its step alone
-    pays: bool = eqx.field(static=True, default=False)  # also after the end
+    Each agent is rewarded until its end.
+    """
+
+    once: bool = eqx.field(static=True, default=False)  # report an end at its step only
+    pays: bool = eqx.field(static=True, default=False)  # reward agents after their end
 
     name = "test/runners"
     observation_space = Box(0.0, 5.0, (1,))
@@ -256,7 +259,7 @@ class Named(Runners):
 
 
 class Broken(NamedTuple):
-    """A broken environment, words of the message, and whether its fault shows in random steps only."""
+    """Broken environment, parts of the message, and whether only random steps show the error."""
 
     env: Any
     words: tuple[str, ...]
@@ -550,7 +553,7 @@ BROKEN = {
         Described(descriptor_extraction="last"),
         ("descriptor_extraction must be", "final, mean", "got 'last'"),
     ),
-    # What random steps show.
+    # Errors that only random steps show.
     "observation out of bounds": Broken(
         Clock(observation_space=Box(0, 3, (2,))),
         ("after step, obs leaves its space", "Widen the bounds"),

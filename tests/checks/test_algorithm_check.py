@@ -1,4 +1,4 @@
-"""What `check_algorithm` says of an algorithm of one's own, and of copies of PPO that are broken on purpose."""
+"""Tests of `check_algorithm` with a custom algorithm and with deliberately broken copies of PPO."""
 
 import runpy
 import sys
@@ -32,7 +32,7 @@ NETWORK = NetworkConfig(hidden=(16,))
 
 
 def broken(*replacements: tuple[str, str]) -> AlgorithmEntry:
-    """Return a copy of PPO and of two modules that it uses, with some text of their sources replaced."""
+    """Return a copy of PPO and of two modules that it uses, with replacements in their sources."""
     sources = {
         module.__name__: Path(module.__file__).read_text() for module in (returns, on_policy, ppo)
     }
@@ -74,8 +74,11 @@ HOST = (
 )
 
 
-def test_five_faults_in_a_copy_of_ppo() -> None:
-    """Four are found in one go; a policy that learns the opposite is found before its time limits are looked at."""
+def test_five_errors_in_copies_of_ppo() -> None:
+    """Four errors are reported together.
+
+    A policy that learns the opposite is reported before time limits are checked.
+    """
     found = faults(broken(KEY, GREEDY, EPISODES, TIME_LIMIT))
     for words in (
         "every update draws the same random numbers. Split state.key in step",
@@ -89,15 +92,15 @@ def test_five_faults_in_a_copy_of_ppo() -> None:
 
 
 @pytest.mark.quick
-def test_faults_of_form() -> None:
-    """They end the check, in a moment."""
+def test_errors_of_form_end_the_check_early() -> None:
+    """The check stops before any training."""
     found = faults(broken(TYPE, HOST))
     assert "step changes state.updates from int32[] to float32[]. Keep shape and dtype" in found
     assert "step calls the host" in found and found.count("\n") == 2
 
 
-def test_the_example_keeps_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is at most 90 lines, registers itself, passes the check, and is found by its name."""
+def test_the_example_passes_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has at most 90 lines, registers itself, passes the check and is found by name."""
     assert len(EXAMPLE.read_text().splitlines()) <= 90
     monkeypatch.delitem(_registered_entries, "a2c", raising=False)
     runpy.run_path(str(EXAMPLE))
@@ -108,7 +111,7 @@ def test_the_example_keeps_the_laws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.quick
-def test_names() -> None:
+def test_invalid_algorithm_names_are_refused() -> None:
     with pytest.raises(
         rollax.UsageError, match="ppo is an algorithm of rollax. Register yours under another name"
     ):

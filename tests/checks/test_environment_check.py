@@ -1,4 +1,4 @@
-"""What the check says about environments that are broken on purpose, and about sound ones."""
+"""Tests of the environment check with deliberately broken and with valid environments."""
 
 import time
 from typing import Any
@@ -21,8 +21,8 @@ from rollax.errors import UsageError
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_fault_is_named_and_mended(name: str) -> None:
-    """The cheap part finds all but what only random steps can show."""
+def test_an_error_is_reported_with_its_remedy(name: str) -> None:
+    """The contract check finds every error that does not need random steps."""
     env, words, in_play = BROKEN[name]
     if in_play:
         check_contract(env)
@@ -36,8 +36,8 @@ def test_a_fault_is_named_and_mended(name: str) -> None:
         assert word in str(error.value)
 
 
-def test_the_contract_is_checked_in_little_time() -> None:
-    """Nothing is compiled: on a machine with other work, tenths of a second."""
+def test_the_contract_check_is_fast() -> None:
+    """Nothing is compiled. It takes tenths of a second of processor time."""
     for env in (Clock(), make("probe/memory"), make("control/point-maze")):
         began = time.process_time()
         check_contract(env)
@@ -45,19 +45,19 @@ def test_the_contract_is_checked_in_little_time() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -1, 2.5])
-def test_a_check_takes_steps(steps: float) -> None:
+def test_the_number_of_steps_must_be_a_positive_integer(steps: float) -> None:
     with pytest.raises(UsageError, match=r"steps .*must be (a positive|an) integer"):
         check_environment(Clock(), steps=steps)  # pyright: ignore[reportArgumentType]
 
 
-def test_all_faults_are_listed_at_once() -> None:
+def test_all_errors_are_listed_together() -> None:
     broken = step_with(reward=lambda t: 1, truncated=lambda t: 0, info=lambda t: None)
     with pytest.raises(FaultyEnvironmentError, match="in 5 ways") as error:
         check_environment(Clock(start=start_with(place=0.5), advance=broken))
     assert len(error.value.faults) == 5
 
 
-def test_a_sound_environment_passes_with_notes() -> None:
+def test_a_valid_environment_passes_with_notes() -> None:
     report = check_environment(Clock(), steps=12)
     assert (report.steps, report.episodes, report.notes) == (48, 8, ())
     report = check_environment(make("probe/truncation"), steps=4)
@@ -67,8 +67,11 @@ def test_a_sound_environment_passes_with_notes() -> None:
     assert "probe/truncation keeps the contract" in str(report)
 
 
-def test_flags_that_are_back_at_their_start_are_no_reset() -> None:
-    """A state without a clock, whose only constant of a reset is a flag, which moves within an episode."""
+def test_flags_with_their_start_value_are_not_taken_for_a_reset() -> None:
+    """The state has no clock.
+
+    Its only constant after a reset is a flag, which changes in an episode.
+    """
 
     def start(key: jax.Array) -> Any:
         state = {"has_key": jnp.zeros((), bool), "place": jax.random.uniform(key, maxval=0.5)}
@@ -86,7 +89,7 @@ def test_flags_that_are_back_at_their_start_are_no_reset() -> None:
     assert check_environment(Clock(start=start, advance=advance), steps=12).episodes > 4
 
 
-def test_many_environments_made_by_vmap_are_named() -> None:
+def test_environments_stacked_by_vmap_are_reported() -> None:
     many = jax.vmap(lambda g: make("gymnax/CartPole-v1", gravity=g))(jnp.linspace(5, 20, 8))
     with pytest.raises(
         FaultyEnvironmentError, match="all .* lead with an axis of 8, .*DomainRandomization"
@@ -95,7 +98,7 @@ def test_many_environments_made_by_vmap_are_named() -> None:
 
 
 class Parallel:
-    """What the environments of PettingZoo have."""
+    """Attributes of an environment of PettingZoo."""
 
     possible_agents = ("a", "b")
     metadata = {"name": "game"}
@@ -113,12 +116,12 @@ class Parallel:
         lambda env: rollax.train("ppo", env, total_steps=64),
     ],
 )
-def test_an_environment_of_pettingzoo_is_named(give: Any) -> None:
+def test_an_environment_of_pettingzoo_is_reported(give: Any) -> None:
     with pytest.raises(UsageError, match="PettingZoo, which rollax does not support"):
         give(Parallel())
 
 
-def test_agents_report_their_end_until_the_last() -> None:
+def test_agents_must_report_their_end_until_the_last_step() -> None:
     report = check_environment(Runners(), steps=12)
     assert report.episodes == 12 and not any("own end" in note for note in report.notes)
     with pytest.raises(
@@ -132,8 +135,8 @@ def test_agents_report_their_end_until_the_last() -> None:
     )
 
 
-def test_types_of_agents_may_be_left_out() -> None:
-    """All are then of one type."""
+def test_agent_types_are_optional() -> None:
+    """All agents are then of one type."""
     assert (
         capabilities(Runners()).agent_types == ("agent",) * 3
         and capabilities(Clock()).agent_types == ()

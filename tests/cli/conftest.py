@@ -1,4 +1,4 @@
-"""The fixtures of tests that train, and the command line within this process."""
+"""Fixtures of tests that train, and the command line in this process."""
 
 import json
 from collections.abc import Callable
@@ -36,7 +36,10 @@ def _refuse(name: str) -> None:
 def rollax(
     capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Outcome]:
-    """`rollax("train", ...)`: the exit code and what was printed, in an empty folder."""
+    """Return a function that runs a command, such as `rollax("train", ...)`, in an empty folder.
+
+    It returns the exit code and the output.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 

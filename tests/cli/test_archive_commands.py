@@ -1,4 +1,4 @@
-"""The commands that look at archives, and what they say to what no archive has."""
+"""Tests of the commands for archives, and of their errors for other algorithms."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,8 +48,8 @@ def folders(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> dic
     return {name: base / name for name in kinds}
 
 
-def test_eval_tells_of_the_corrected_archive(rollax: Rollax, folders: dict[str, Path]) -> None:
-    """For a person and in the object, with the numbers of the policy as before."""
+def test_eval_reports_the_corrected_archive(rollax: Rollax, folders: dict[str, Path]) -> None:
+    """Both the text and the JSON object have it. The numbers of the policy are unchanged."""
     outcome = rollax("eval", folders["maze"], "--episodes", "3", "--seed", "7")
     assert outcome.code == 0 and outcome.err == ""
     numbers = outcome.object
@@ -72,7 +72,7 @@ def test_eval_tells_of_the_corrected_archive(rollax: Rollax, folders: dict[str, 
     assert "corrected_qd_score" not in alone and alone["return_mean"] == numbers["return_mean"]
 
 
-def test_eval_plays_so_many_episodes_by_default(
+def test_default_numbers_of_episodes_of_eval(
     rollax: Rollax, folders: dict[str, Path], finished: Path
 ) -> None:
     numbers = rollax("eval", folders["maze"], "--json").object
@@ -84,8 +84,10 @@ def test_eval_plays_so_many_episodes_by_default(
     assert "corrected_qd_score" not in rollax("eval", finished, "--json").object
 
 
-def test_eval_plays_no_episodes_of_a_closed_form(rollax: Rollax, folders: dict[str, Path]) -> None:
-    """Neither with the best elite nor with any other."""
+def test_eval_of_a_closed_form_reports_no_episodes(
+    rollax: Rollax, folders: dict[str, Path]
+) -> None:
+    """This holds for the best elite and for the archive."""
     text = rollax("eval", folders["arm"]).lines[:-1]
     assert text[0].endswith(": a closed form, without episodes") and text[1].startswith(
         "  return   "
@@ -98,10 +100,8 @@ def test_eval_plays_no_episodes_of_a_closed_form(rollax: Rollax, folders: dict[s
     assert any("elites, a closed form)" in line for line in text)
 
 
-def test_an_archive_that_is_empty(
-    rollax: Rollax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At the start there is nothing to correct, and of no elites only curves are drawn."""
+def test_an_empty_archive(rollax: Rollax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start there is nothing to correct, and only curves are plotted."""
     words = [
         "train",
         "map_elites",
@@ -131,7 +131,7 @@ def test_plot_draws_archives(rollax: Rollax, folders: dict[str, Path], finished:
     assert two.lines == ["comparison.png", "comparison-archives.png"] and all(
         Path(line).exists() for line in two.lines
     )
-    others = rollax("plot", folders["maze"], folders["arm"])  # of other environments: curves only
+    others = rollax("plot", folders["maze"], folders["arm"])  # other environments: curves only
     assert others.lines == ["comparison-2.png"] and len(others.err.splitlines()) == 1
     assert others.err.startswith("warning: The archives are not drawn side by side: ")
     assert rollax("plot", folders["maze"], finished).lines == ["comparison-3.png"]
@@ -140,7 +140,7 @@ def test_plot_draws_archives(rollax: Rollax, folders: dict[str, Path], finished:
     ]
 
 
-def test_render_writes_a_sheet(rollax: Rollax, folders: dict[str, Path]) -> None:
+def test_render_writes_a_contact_sheet(rollax: Rollax, folders: dict[str, Path]) -> None:
     outcome = rollax("render", folders["maze"], "--sheet", 4)
     assert outcome.code == 0 and Path(outcome.lines[0]) == folders["maze"] / "figures" / "sheet.png"
     assert rollax("render", folders["maze"], "--sheet", 4, "--out", "mine.png").lines == [
@@ -161,7 +161,7 @@ def test_render_writes_a_sheet(rollax: Rollax, folders: dict[str, Path]) -> None
         ("ppo", ["--sheet", "4"], "ppo has no archive"),
     ],
 )
-def test_what_has_no_sheet(
+def test_sheets_that_cannot_be_drawn_are_refused(
     rollax: Rollax,
     folders: dict[str, Path],
     finished: Path,
@@ -179,7 +179,7 @@ def test_what_has_no_sheet(
 
 
 def test_numbers_of_a_cell_may_have_commas(rollax: Rollax, folders: dict[str, Path]) -> None:
-    """As with blanks; whatever else has commas stays as it is."""
+    """Commas are split like spaces in these options only."""
     assert split_number_lists(["a,b", "--cell", "3,4", "--descriptor", "-0.5,1e-3", "1,2/run"]) == (
         ["a,b", "--cell", "3", "4", "--descriptor", "-0.5", "1e-3", "1,2/run"]
     )

@@ -1,4 +1,4 @@
-"""The commands as a user drives them: what they print, leave and return."""
+"""Tests of the commands: output, files and exit codes."""
 
 import json
 import sys
@@ -28,8 +28,11 @@ OBJECT = {"run", "steps", "episodes", "wall_time", "steps_per_second"} | NUMBERS
 TINY = ["--total-steps", 2 * FRAMES, "--eval-count", 1, *SMALL_WORDS, "--run-dir", "run"]
 
 
-def test_a_run_in_a_pipe(tmp_path: Path) -> None:
-    """Of a real process: plain lines with the time to compile, the speed and evaluations, and one JSON object at the end."""
+def test_the_output_of_a_run_in_a_pipe(tmp_path: Path) -> None:
+    """A real process writes plain lines with compile time, speed and evaluations.
+
+    The last line is one JSON object.
+    """
     folder = tmp_path / "run"
     command = Command(
         "train",
@@ -65,8 +68,11 @@ def test_a_run_in_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--json"]])
-def test_eval_ends_with_an_object(rollax: Rollax, finished: Path, words: list[str]) -> None:
-    """In a pipe always, with `--json` alone on standard output; the other lines agree with it."""
+def test_eval_ends_with_a_json_object(rollax: Rollax, finished: Path, words: list[str]) -> None:
+    """In a pipe it is the last line.
+
+    With `--json` it is the only one. Other lines agree with it.
+    """
     outcome = rollax("eval", finished, "--episodes", 6, *words)
     assert (outcome.code, outcome.err) == (0, "")
     found = outcome.object
@@ -81,7 +87,10 @@ def test_eval_ends_with_an_object(rollax: Rollax, finished: Path, words: list[st
 
 
 def test_eval_is_repeatable(rollax: Rollax, finished: Path) -> None:
-    """The same seed gives the same numbers, sampled actions other ones; a step may be asked for."""
+    """The same seed gives the same numbers, and sampled actions give others.
+
+    A step can be chosen.
+    """
     words = ["eval", finished, "--episodes", 64, "--json", "--checkpoint"]
 
     def numbers(*more: Any) -> list[float]:
@@ -94,8 +103,8 @@ def test_eval_is_repeatable(rollax: Rollax, finished: Path) -> None:
     assert rollax(*words, 2 * FRAMES).object["steps"] == 2 * FRAMES
 
 
-def test_eval_elsewhere(rollax: Rollax, finished: Path) -> None:
-    """With other arguments of the environment, which the run keeps nothing of; what does not fit is refused."""
+def test_eval_with_other_environment_arguments(rollax: Rollax, finished: Path) -> None:
+    """They are not stored in the run, and invalid ones are refused."""
     before = (finished / "config.yaml").read_text()
     outcome = rollax("eval", finished, "--episodes", 6, "--eval-env.delay", 5)
     assert (outcome.code, outcome.object["length_mean"]) == (0, 6)
@@ -115,16 +124,18 @@ def test_eval_elsewhere(rollax: Rollax, finished: Path) -> None:
         )
 
 
-def test_eval_tells_all(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the return that four fifths of the episodes reach, and what the environment tells: a number, or a curve."""
+def test_eval_shows_all_statistics(
+    rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They include the 20th percentile of the return and the info, as a number or a curve."""
     monkeypatch.setattr(registry, "_registered_factories", {})
     library.register("test/counting", Counting)
     assert rollax("train", "ppo", "test/counting", *TINY).code == 0
     outcome = rollax("eval", "run", "--episodes", 9)
     found = outcome.object
     assert (
-        f"min {format_number(found['return_min'])}  p20 {format_number(found['return_p20'])}  median"
-        in outcome.out
+        f"min {format_number(found['return_min'])}  p20 "
+        f"{format_number(found['return_p20'])}  median" in outcome.out
     )
     assert (
         f"  steps {format_number(found['info/steps'])}" in outcome.lines and found["steps"] == 64
@@ -133,7 +144,7 @@ def test_eval_tells_all(rollax: Rollax, finished: Path, monkeypatch: pytest.Monk
 
 
 def test_eval_of_descriptors(rollax: Rollax, finished: Path) -> None:
-    """Where the environment describes behavior, extracted as asked for; elsewhere an error with the remedy."""
+    """They are extracted as chosen. Without descriptors, the error has a remedy."""
     outcome = rollax("eval", finished, "--descriptor", "final")
     assert outcome.code == 2 and "must describe behavior" in outcome.err
     assert rollax("train", "ppo", "control/point-maze", "--env.time-limit", 5, *TINY).code == 0
@@ -149,8 +160,8 @@ def test_eval_of_descriptors(rollax: Rollax, finished: Path) -> None:
     assert rollax("eval", "run", "--episodes", 4).object["descriptor_mean"] == means["final"]
 
 
-def test_eval_shows_what_agents_and_the_environment_tell(rollax: Rollax) -> None:
-    """Returns by agent, team and type, and what is told of an episode, as the object has them."""
+def test_eval_shows_values_of_agents_and_info(rollax: Rollax) -> None:
+    """Returns by agent, team and type and the info of an episode equal those of the JSON object."""
     assert rollax("train", "ppo", "hunting/2-players", "--env.time-limit", 5, *TINY).code == 0
     outcome = rollax("eval", "run", "--episodes", 4)
     found = outcome.object
@@ -161,8 +172,8 @@ def test_eval_shows_what_agents_and_the_environment_tell(rollax: Rollax) -> None
 
 
 @pytest.mark.quick
-def test_the_lines_of_train(rollax: Rollax) -> None:
-    """The settings given on the command line are those of the run."""
+def test_train_stores_the_settings_of_the_command_line(rollax: Rollax) -> None:
+    """Settings include prefixed options, arguments of the environment and an empty list."""
     settings = [
         "--config.learning-rate",
         "3e-4",
@@ -190,7 +201,7 @@ def test_the_lines_of_train(rollax: Rollax) -> None:
 
 
 def test_a_population(rollax: Rollax) -> None:
-    """`--sweep` and `--seeds` make members; `eval --member` plays one of them and says which."""
+    """`--sweep` and `--seeds` make members. `eval --member` evaluates one of them and names it."""
     words = ["--sweep.learning-rate", "1e-3", "1e-2", "--seeds", 2, "--eval-stochastic"]
     outcome = rollax("train", "ppo", "probe/action-reward", *words, *TINY)
     assert outcome.code == 0, outcome.err
@@ -206,7 +217,7 @@ def test_a_population(rollax: Rollax) -> None:
 
 
 def test_resume(rollax: Rollax) -> None:
-    """A finished run is refused with the remedy, and goes on with it."""
+    """A finished run is refused with a remedy, and the remedy continues it."""
     assert rollax("train", "ppo", "probe/memory", *TINY).code == 0
     outcome = rollax("resume", "run")
     assert (outcome.code, outcome.out) == (2, "")
@@ -225,14 +236,17 @@ def test_resume(rollax: Rollax) -> None:
 
 @pytest.fixture
 def bad(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Environments with rewards that are not finite, as ids."""
+    """Return the id of an environment with rewards that are not finite."""
     monkeypatch.setattr(registry, "_registered_factories", {})
     library.register("bad/Bad", Bad)
     return "bad/Bad"
 
 
-def test_numbers_that_are_not_finite(rollax: Rollax, bad: str) -> None:
-    """Exit code 3, the culprit and its step, and an object that is strict JSON."""
+def test_nonfinite_values_stop_a_run(rollax: Rollax, bad: str) -> None:
+    """The exit code is 3.
+
+    The output names the cause and its step, and the object is strict JSON.
+    """
     words = over(TINY, "--total-steps", 4 * FRAMES, "--eval-max-steps", 12, "--env.good", 10)
     outcome = rollax("train", "ppo", bad, *words)
     assert outcome.code == 3, outcome.err
@@ -252,7 +266,7 @@ def test_numbers_that_are_not_finite(rollax: Rollax, bad: str) -> None:
 
 
 def test_infinite_returns_are_null(rollax: Rollax, bad: str) -> None:
-    """Also those of single members."""
+    """This includes those of single members."""
     words = [*TINY, "--eval-max-steps", 2, "--env.good", 0, "--env.value", 3e38, "--seeds", 2]
     outcome = rollax("train", "ppo", bad, *words)
     assert outcome.code == 3
@@ -260,7 +274,7 @@ def test_infinite_returns_are_null(rollax: Rollax, bad: str) -> None:
 
 
 def test_rollback(rollax: Rollax, bad: str) -> None:
-    """`resume --on-nonfinite rollback`, as the stopped run proposes."""
+    """`resume --on-nonfinite rollback` works as the stopped run suggests."""
     words = [
         "--total-steps",
         16 * FRAMES,
@@ -278,8 +292,8 @@ def test_rollback(rollax: Rollax, bad: str) -> None:
     assert (outcome.code, outcome.object["steps"]) == (0, 16 * FRAMES)
 
 
-def test_envs(rollax: Rollax) -> None:
-    """All, those of a suite, those that hold a word, or one of them; as JSON too."""
+def test_envs_lists_environments(rollax: Rollax) -> None:
+    """It lists all, those of a suite, those that contain a word, or one of them, also as JSON."""
     everything = rollax("envs")
     assert everything.code == 0
     assert {"gymnax/CartPole-v1", "probe/memory"} <= set(everything.lines)
@@ -311,16 +325,16 @@ def test_envs(rollax: Rollax) -> None:
     assert "takes no arguments" in rollax("envs", "probe/one-action").out
 
 
-def test_envs_say_how_networks_read_observations(rollax: Rollax) -> None:
-    """In the words of a run."""
+def test_envs_describes_the_network_input(rollax: Rollax) -> None:
+    """The description is the one that a run prints."""
     expected = "picture 10 x 10 with 4 channels, through convolutions"
     lines = rollax("envs", "gymnax/Breakout-MinAtar").lines
     assert any(line.split() == ["network", "reads", *expected.split()] for line in lines)
     assert rollax("envs", "gymnax/Breakout-MinAtar", "--json").object["network_input"] == expected
 
 
-def test_arguments_of_a_suites_environment(rollax: Rollax) -> None:
-    """Names and defaults that `--env` takes."""
+def test_envs_lists_the_arguments_of_a_suites_environment(rollax: Rollax) -> None:
+    """Names and defaults are those of the options `--env`."""
     lines = rollax("envs", "gymnax/CartPole-v1").lines
     assert any(line.split() == ["--env.gravity", "default", "9.8"] for line in lines)
     found = rollax("envs", "gymnax/CartPole-v1", "--json").object["arguments"]
@@ -329,8 +343,8 @@ def test_arguments_of_a_suites_environment(rollax: Rollax) -> None:
     )
 
 
-def test_environments_for_a_person(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By suite, with what is missing; every environment of a suite has a line about it."""
+def test_envs_in_a_terminal(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments are grouped by suite with missing packages, and each one has a description."""
     from rollax.cli.information import environment_table
     from rollax.environments import list_environments
     from rollax.environments.registry import describe_environment
@@ -353,8 +367,8 @@ def test_environments_for_a_person(rollax: Rollax, monkeypatch: pytest.MonkeyPat
     ] == []
 
 
-def test_tasks_in_words(rollax: Rollax) -> None:
-    """Of an environment with arguments that has several."""
+def test_envs_describes_tasks(rollax: Rollax) -> None:
+    """The environment has several tasks, which an argument selects."""
     words = ["envs", "xminigrid/XLand-MiniGrid-R1-9x9", "--env.ruleset", "17"]
     lines = rollax(*words).lines
     assert [line.split()[0] for line in lines] == ["ruleset", "goal:", "objects:"] and lines[
@@ -370,7 +384,7 @@ def test_algorithms(rollax: Rollax) -> None:
 
 
 def test_doctor(rollax: Rollax) -> None:
-    """Versions, devices, what is missing and how to get it."""
+    """It shows versions, devices, missing packages and how to install them."""
     outcome = rollax("doctor")
     assert outcome.code == 0
     import jax
@@ -445,7 +459,8 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("render", "--out --checkpoint --seed --episodes --member"),
         (
             "export",
-            "--to --output --batch --stochastic --checkpoint --member --descriptor --cell --card --overwrite --json",
+            "--to --output --batch --stochastic --checkpoint --member --descriptor "
+            "--cell --card --overwrite --json",
         ),
         ("train sac", "--learning-rate --warmup"),
         ("envs", "--json"),
@@ -454,8 +469,10 @@ def test_version_and_overview(rollax: Rollax) -> None:
         ("doctor", "--json"),
     ],
 )
-def test_help(rollax: Rollax, monkeypatch: pytest.MonkeyPatch, command: str, options: str) -> None:
-    """Each command's help names its options, and nothing is run; nor are other processes waited for."""
+def test_help_lists_the_options(
+    rollax: Rollax, monkeypatch: pytest.MonkeyPatch, command: str, options: str
+) -> None:
+    """Nothing is run, and no other processes are waited for."""
     monkeypatch.setattr(
         connection, "connect", lambda *_: pytest.fail("it waits for other processes")
     )
@@ -467,7 +484,7 @@ def test_help(rollax: Rollax, monkeypatch: pytest.MonkeyPatch, command: str, opt
 
 @pytest.mark.quick
 def test_plot(rollax: Rollax, finished: Path) -> None:
-    """One run into its figures, two into a file of one's choice."""
+    """One run is plotted into its figures, and several into a given file."""
     pytest.importorskip("rollax.visualization.plots.figure")
     outcome = rollax("plot", finished)
     assert outcome.code == 0, outcome.err
@@ -484,7 +501,10 @@ def test_plot(rollax: Rollax, finished: Path) -> None:
 
 @pytest.mark.quick
 def test_report(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One run into its figures, several into a new file here; shown in a browser, or said that there is none."""
+    """One run has its report in its figures, several in a new file.
+
+    A message says if no browser starts.
+    """
     opened = list[str]()
     monkeypatch.setattr(
         webbrowser, "open", lambda address: opened.append(address) or len(opened) == 1
@@ -498,7 +518,7 @@ def test_report(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_render(rollax: Rollax, finished: Path) -> None:
-    """An episode as a GIF."""
+    """One episode is written as a GIF."""
     pytest.importorskip("rollax.visualization.render.render")
     outcome = rollax("render", finished, "--out", "episode.gif")
     assert outcome.code == 0, outcome.err
@@ -506,7 +526,10 @@ def test_render(rollax: Rollax, finished: Path) -> None:
 
 
 def test_eval_of_several_runs(rollax: Rollax, finished: Path) -> None:
-    """Each in turn, one JSON object a line; a folder that holds runs is all of them."""
+    """Runs are evaluated in turn, with one JSON object per line.
+
+    A folder of runs stands for all of them.
+    """
     outcome = rollax("eval", finished, finished.parent, "--episodes", "4", "--json")
     assert outcome.code == 0 and [json.loads(line)["run"] for line in outcome.lines] == [
         str(finished)

@@ -1,4 +1,4 @@
-"""Options without prefixes, whole numbers as people write them, and the help of train."""
+"""Tests of options without prefixes, abbreviated counts, and the help of train."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ PPO = {"config.": ALGORITHMS["ppo"].config, "network.": ALGORITHMS["ppo"].networ
         ("123456789012345678901", "123456789012345678901"),
     ],
 )
-def test_whole_numbers(text: str, digits: str) -> None:
+def test_counts_are_expanded(text: str, digits: str) -> None:
     assert flags.expand_count(text) == digits
 
 
@@ -63,7 +63,7 @@ def test_whole_numbers(text: str, digits: str) -> None:
         ("--env.direction true", "--env.direction true"),
     ],
 )
-def test_in_full(typed: str, full: str) -> None:
+def test_options_are_expanded_to_their_full_names(typed: str, full: str) -> None:
     words = flags.expand_option_names(
         typed.split(), RunOptions, PPO, lambda: ["gravity", "pole_length"]
     )
@@ -91,7 +91,7 @@ def test_counts_are_read_by_the_type_of_the_option(
     assert parsed == value and type(parsed) is type(value)
 
 
-def test_a_run_of_short_options_is_that_of_long_ones(rollax: Rollax) -> None:
+def test_short_options_equal_long_ones(rollax: Rollax) -> None:
     sizes = [
         "--num-envs",
         "4",
@@ -124,7 +124,7 @@ def test_a_run_of_short_options_is_that_of_long_ones(rollax: Rollax) -> None:
     assert document["arguments"] == {"delay": "2"}
 
 
-def test_help_shows_what_matters_and_all_of_it_if_asked(rollax: Rollax) -> None:
+def test_help_is_short_and_help_all_is_complete(rollax: Rollax) -> None:
     short, everything = (
         rollax("train", "ppo", "gymnax/CartPole-v1", word).out for word in ("--help", "--help-all")
     )
@@ -155,7 +155,7 @@ def test_help_shows_what_matters_and_all_of_it_if_asked(rollax: Rollax) -> None:
     assert all(line == line.rstrip() for line in short.splitlines())
 
 
-def test_names_that_two_have_are_shown_in_full(rollax: Rollax) -> None:
+def test_ambiguous_options_are_shown_with_their_prefixes(rollax: Rollax) -> None:
     out = rollax("train", "map_elites", "granular/single-navigator", "--help-all").out
     assert "--config.max-steps" in out and "--env.max-steps" in out and "--batch-size" in out
 
@@ -169,7 +169,7 @@ def test_every_setting_is_documented(name: str) -> None:
     assert len(main_settings(kinds.config)) == 8
 
 
-def test_with_json_nothing_else_is_on_standard_output(rollax: Rollax) -> None:
+def test_json_is_the_only_standard_output(rollax: Rollax) -> None:
     sizes = [
         "--num-envs",
         "4",

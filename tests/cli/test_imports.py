@@ -1,4 +1,7 @@
-"""`--import MODULE`: modules of the user's own, given to any command and kept in config.yaml, which never imports them."""
+"""Tests of `--import MODULE`.
+
+Every command accepts it. config.yaml stores it, but reading the file does not import it.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +26,10 @@ rollax.register("mine/Memory", lambda delay=3: rollax.make("probe/memory", delay
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """What forgets the module as a new process would; nothing is left of it after a test."""
+    """Return a function that removes the module as in a new process.
+
+    It also runs after each test.
+    """
 
     def forget() -> None:
         sys.modules.pop("my_module", None)
@@ -36,8 +42,13 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     forget()
 
 
-def test_a_run_of_a_module(rollax: Rollax, tmp_path: Path, forgotten: Callable[[], None]) -> None:
-    """The environment is known, the run keeps the module's name, the next commands carry it, and one without it says so."""
+def test_a_run_with_an_imported_module(
+    rollax: Rollax, tmp_path: Path, forgotten: Callable[[], None]
+) -> None:
+    """The run stores the module's name.
+
+    Suggested commands include it, and an error without it suggests it.
+    """
     (tmp_path / "my_module.py").write_text(MODULE)
     words = [
         "train",
@@ -72,11 +83,16 @@ def test_a_run_of_a_module(rollax: Rollax, tmp_path: Path, forgotten: Callable[[
     assert "my_module" in sys.modules
 
 
-def test_a_study_in_a_file(rollax: Rollax, tmp_path: Path, forgotten: Callable[[], None]) -> None:
-    """The study keeps the module beside those of its file, and is not gone on with where it was not imported."""
+def test_a_study_with_an_imported_module(
+    rollax: Rollax, tmp_path: Path, forgotten: Callable[[], None]
+) -> None:
+    """It is stored with the modules of the study's file, and continuing without it is refused."""
     pytest.importorskip("optuna")
     (tmp_path / "my_module.py").write_text(MODULE)
-    text = "{algorithm: ppo, environment: mine/Memory, sweep: {num_minibatches: [3, 5]}, imports: [json]}"
+    text = (
+        "{algorithm: ppo, environment: mine/Memory, "
+        "sweep: {num_minibatches: [3, 5]}, imports: [json]}"
+    )
     (tmp_path / "study.yaml").write_text(text)
     outcome = rollax("sweep", "study.yaml", "--import", "my_module", "--study-dir", "study")
     assert "has a result" in outcome.err, outcome.err
@@ -87,7 +103,7 @@ def test_a_study_in_a_file(rollax: Rollax, tmp_path: Path, forgotten: Callable[[
 
 
 @pytest.mark.parametrize("command", ["envs", "algorithms", "doctor"])
-def test_every_command_takes_it(rollax: Rollax, tmp_path: Path, command: str) -> None:
+def test_every_command_accepts_import(rollax: Rollax, tmp_path: Path, command: str) -> None:
     (tmp_path / "my_module.py").write_text(MODULE)
     outcome = rollax(command, "--import", "my_module", "--import", "json")
     assert outcome.code == 0, outcome.err
@@ -121,7 +137,7 @@ def test_every_command_takes_it(rollax: Rollax, tmp_path: Path, command: str) ->
         ("exit(5)", ["--import", "my_module"], ["importing it failed with SystemExit: 5"]),
     ],
 )
-def test_what_is_no_module(
+def test_invalid_modules_are_refused(
     rollax: Rollax, tmp_path: Path, content: str | None, words: list[str], parts: list[str]
 ) -> None:
     if content is not None:
@@ -131,10 +147,8 @@ def test_what_is_no_module(
     refused(outcome, *parts)
 
 
-def test_no_file_of_the_current_folder_takes_the_place_of_an_installed_module(
-    rollax: Rollax, tmp_path: Path
-) -> None:
-    """Neither of the module that is named, nor of those that are imported later."""
+def test_local_files_do_not_shadow_installed_modules(rollax: Rollax, tmp_path: Path) -> None:
+    """This holds for the named module and for modules imported later."""
     (tmp_path / "my_module.py").write_text(MODULE)
     for name in ("this", "cmaes"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")

@@ -1,4 +1,4 @@
-"""What a user gets wrong is answered by one message with the remedy and exit code 2, and nothing is left behind."""
+"""Tests of user errors: one message with a remedy, exit code 2, and nothing written."""
 
 import sys
 from collections.abc import Callable
@@ -23,7 +23,10 @@ TRAIN = ["train", "ppo", "probe/memory", "--total-steps", 2 * FRAMES, *SMALL_WOR
 
 
 def refused(outcome: Any, *parts: str) -> None:
-    """Exit code 2, all parts of the message on standard error, no traceback, nothing else printed, nothing created."""
+    """Check that a command failed with exit code 2 and `parts` in its message.
+
+    It must have no traceback and no other output, and must not create files.
+    """
     assert outcome.code == 2, outcome
     message = " ".join(outcome.err.split())
     assert [part for part in parts if part not in message] == [], message
@@ -216,8 +219,10 @@ def refused(outcome: Any, *parts: str) -> None:
         else None
     ),
 )
-def test_bad_usage(rollax: Rollax, words: list[Any], parts: list[str]) -> None:
-    """Names near the unknown one, sizes that work, ranges."""
+def test_invalid_command_lines_are_refused(
+    rollax: Rollax, words: list[Any], parts: list[str]
+) -> None:
+    """Messages suggest similar names, sizes that divide, and ranges."""
     refused(rollax(*words), *parts)
 
 
@@ -228,7 +233,8 @@ def test_bad_usage(rollax: Rollax, words: list[Any], parts: list[str]) -> None:
             "ppo",
             {"core": "gruu"},
             [
-                "network.core ('gruu') must be one of none, gru, lstm, mingru, gtrxl: did you mean gru"
+                "network.core ('gruu') must be one of none, gru, lstm, mingru, gtrxl: "
+                "did you mean gru"
             ],
         ),
         (
@@ -253,10 +259,10 @@ def test_bad_usage(rollax: Rollax, words: list[Any], parts: list[str]) -> None:
         ),
     ],
 )
-def test_networks_from_python(
+def test_invalid_network_settings_in_python(
     tmp_path: Path, algorithm: str, setting: dict[str, str], parts: list[str]
 ) -> None:
-    """Words that the command line refuses by itself, as a dictionary and as settings."""
+    """The command line refuses these values. Here they are in a dictionary or a config."""
     kind = ALGORITHMS[algorithm].network_config
     for network in (setting, kind(**setting)):
         with pytest.raises(library.UsageError) as caught:
@@ -270,8 +276,8 @@ def test_networks_from_python(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_a_real_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code and standard error are what a shell sees."""
+def test_an_error_of_a_real_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code and standard error are those of a shell."""
     monkeypatch.chdir(tmp_path)
     command = Command("train", "ppo", "gymnax/CartPol-v1")
     assert command.finish() == 2
@@ -285,16 +291,18 @@ def test_of_a_real_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     "words", [["--checkpoint", "worst"], ["--checkpoint", "7"], ["--member", "1"]]
 )
-def test_what_a_run_does_not_have(rollax: Rollax, finished: Path, words: list[str]) -> None:
+def test_missing_checkpoints_and_members_are_refused(
+    rollax: Rollax, finished: Path, words: list[str]
+) -> None:
     for command in ("eval", "render"):
         refused(rollax(command, finished, *words), "error: ", words[1])
 
 
 @pytest.mark.parametrize("command", ["resume", "eval", "plot", "table", "report", "render", "ls"])
-def test_a_study_is_no_run(
+def test_a_study_is_not_a_run(
     rollax: Rollax, tmp_path_factory: pytest.TempPathFactory, command: str
 ) -> None:
-    """None of whose runs has begun, for the commands that look for runs in a folder."""
+    """No run of the study has started. Commands that look for runs in a folder refuse it."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "study.yaml").write_text("algorithm: ppo")
     refused(
@@ -303,10 +311,10 @@ def test_a_study_is_no_run(
 
 
 @pytest.mark.quick
-def test_a_run_folder_that_is_in_use(
+def test_a_run_folder_in_use_is_refused(
     rollax: Rollax, finished: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """It is left as it is, and the message says how to go on with it where it is a run."""
+    """It is unchanged, and the message says how to continue if it is a run."""
     folder = tmp_path_factory.mktemp("taken")
     (folder / "notes.txt").write_text("mine")
     refused(
@@ -325,8 +333,8 @@ def test_a_run_folder_that_is_in_use(
 
 
 def test_a_suite_that_is_not_installed(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to install."""
-    monkeypatch.setitem(sys.modules, "gymnax", None)  # importing it fails from now on
+    """The message has the command to install it."""
+    monkeypatch.setitem(sys.modules, "gymnax", None)  # importing it now fails
     monkeypatch.delitem(sys.modules, "rollax.environments.suites.gymnax.adapter", raising=False)
     refused(
         rollax("train", "ppo", "gymnax/CartPole-v1"),
@@ -361,10 +369,10 @@ def test_a_logger_that_is_not_installed(
         (Box(0, 5, (1,), "int32"), [], ["action space must be Discrete, MultiDiscrete, Ball or"]),
     ],
 )
-def test_action_spaces(
+def test_unsupported_action_spaces_are_refused(
     rollax: Rollax, monkeypatch: pytest.MonkeyPatch, space: Any, words: list[str], parts: list[str]
 ) -> None:
-    """What the network cannot act in is refused before anything is compiled."""
+    """They are refused before compilation."""
 
     class Other(Bad):
         name = "mine/other"
@@ -375,8 +383,10 @@ def test_action_spaces(
     refused(rollax("train", "ppo", "mine/Other", *SMALL_WORDS, *words), *parts)
 
 
-def test_devices_that_do_not_divide(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members of a population over devices."""
+def test_devices_that_do_not_divide_are_refused(
+    rollax: Rollax, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members of a population are distributed over devices."""
     device = jax.devices()[0]
     monkeypatch.setattr(jax, "devices", lambda *_: [device] * 2)
     refused(
@@ -385,7 +395,7 @@ def test_devices_that_do_not_divide(rollax: Rollax, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_interrupt_before_a_run(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while starting: 130, one line, nothing left."""
+    """Ctrl-C at the start gives exit code 130, one line, and no files."""
     from rollax import api
 
     def interrupted(*_: Any, **__: Any) -> None:
@@ -401,8 +411,10 @@ def test_an_interrupt_before_a_run(rollax: Rollax, monkeypatch: pytest.MonkeyPat
     assert (outcome.code, outcome.err) == (130, "error: Interrupted.\n")
 
 
-def test_other_errors(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 1 and one message that says how to see where; then the traceback."""
+def test_unexpected_errors_have_one_message(
+    rollax: Rollax, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit code is 1, and one message says how to show the traceback."""
     from rollax import api
 
     def full(*_: Any, **__: Any) -> None:
@@ -421,10 +433,10 @@ def test_other_errors(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "needed"), [("map_elites", "83.2 GB"), ("dns", "25.6 GB")])
-def test_more_cells_than_memory(
+def test_too_many_cells_for_the_memory_are_refused(
     rollax: Rollax, monkeypatch: pytest.MonkeyPatch, algorithm: str, needed: str
 ) -> None:
-    """Those of an archive, and those of a grid that a population is laid on for its metrics."""
+    """The cells are those of an archive or those of the grid for a population's metrics."""
     monkeypatch.setattr(device_memory, "available_memory_bytes", lambda: 16 * 10**9)
     words = ["train", algorithm, "task/arm", "--total-steps", "5000"]
     refused(

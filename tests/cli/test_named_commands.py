@@ -1,4 +1,4 @@
-"""The commands that help, errors and warnings name work as they stand; those that a run's end prints, the days of users run."""
+"""Tests that the commands in help texts, errors and warnings work as printed."""
 
 import json
 import re
@@ -27,7 +27,7 @@ WORDS = {
     "FILE.yaml": "compared.yaml",
     "FOLDER": "study",
 }
-# What makes an example of `train` short, by the algorithm it is of.
+# Options that shorten an example of `train`, by algorithm.
 SHORT = {
     "ppo": ["--total-steps", "64", *SMALL_WORDS],
     "sac": [
@@ -51,7 +51,7 @@ STUDY = {
 
 
 def named(text: str) -> list[str]:
-    """The commands of a text: between backticks, at the start of a line or after a colon, without the words beside them."""
+    """Return the commands in a text: in backticks, at the start of a line, or after a colon."""
     text = re.sub(r" \\\n +", " ", text)  # continued on the next line
     found = re.findall(r"`(rollax (?:envs|algorithms|\w+ [^`]+))`", text) + re.findall(
         r"(?:^ +|(?<!usage): )(rollax .+?)(?=  |\.?$)", text, re.MULTILINE
@@ -62,7 +62,7 @@ def named(text: str) -> list[str]:
 
 
 def run(rollax: Rollax, command: str) -> Any:
-    """Runs a command as it stands, with RUN and the like replaced; what takes long with few steps, and of small programs."""
+    """Run a command as printed, with placeholders replaced and long runs shortened."""
     words = shlex.split(command)[1:]
     if words[0] in ("train", "bench") and not any(word.startswith("--help") for word in words):
         short = SHORT[words[1]]
@@ -81,7 +81,7 @@ def run(rollax: Rollax, command: str) -> Any:
 
 
 def is_long(command: str) -> bool:
-    """What compiles programs of its own, for up to a minute each."""
+    """Return whether a command compiles its own programs, for up to a minute each."""
     return (
         re.match(r"rollax (bench|train|sweep \w+ \S+ .*--trials)|.*--eval-env", command) is not None
         and "--help" not in command
@@ -89,8 +89,10 @@ def is_long(command: str) -> bool:
 
 
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_help(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch, long: bool) -> None:
-    """Every example of every help text, of the overview and of `train --help` as well."""
+def test_commands_in_help_texts(
+    rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch, long: bool
+) -> None:
+    """These are the examples of every help text, the overview and `train --help`."""
     opened = []
     monkeypatch.setattr(webbrowser, "open", lambda page: opened.append(page) or True)
     texts = [rollax().out, *(rollax(command, "--help").out for command in COMMANDS)]
@@ -129,7 +131,7 @@ def test_help(rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch, l
 
 
 def unfinished(folder: Path) -> None:
-    """As if it had been stopped at its first checkpoint."""
+    """Change a run as if it had been stopped at its first checkpoint."""
     first, *others = sorted(
         path for path in (folder / "checkpoints").iterdir() if path.name.startswith("step_")
     )
@@ -145,7 +147,7 @@ def unfinished(folder: Path) -> None:
 
 
 def answered(rollax: Rollax, *words: Any) -> list[str]:
-    """The commands that an error names."""
+    """Return the commands that an error names."""
     outcome = rollax(*words)
     assert outcome.code == 2, outcome
     commands = named(" ".join(outcome.err.split()))
@@ -153,7 +155,7 @@ def answered(rollax: Rollax, *words: Any) -> list[str]:
     return commands
 
 
-def test_errors(rollax: Rollax, finished: Path) -> None:
+def test_commands_in_errors(rollax: Rollax, finished: Path) -> None:
     for name in ("runs/one", "runs/two", "stopped", "empty"):
         shutil.copytree(finished, name)
     unfinished(Path("stopped"))

@@ -1,4 +1,4 @@
-"""`rollax table`: formats, files, and what goes to which stream."""
+"""Tests of `rollax table`: formats, files and output streams."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ def test_both_tables_are_printed(rollax: Rollax, finished: Path) -> None:
     assert list(Path().iterdir()) == []
 
 
-def test_formats(rollax: Rollax, finished: Path) -> None:
+def test_table_formats(rollax: Rollax, finished: Path) -> None:
     assert rollax("table", finished, "--latex").out.count("\\begin{tabular}") == 2
     assert rollax("table", finished, "--markdown").out.startswith("| algorithm | environment |")
     outcome = rollax("table", finished, "--csv", "--kind", "results")
@@ -38,7 +38,9 @@ def test_formats(rollax: Rollax, finished: Path) -> None:
     ("name", "start"),
     [("a.tex", "% Add"), ("a.md", "| algorithm"), ("a.txt", "algorithm"), ("A.CSV", "algorithm,")],
 )
-def test_the_suffix_is_the_format(rollax: Rollax, finished: Path, name: str, start: str) -> None:
+def test_the_suffix_selects_the_format(
+    rollax: Rollax, finished: Path, name: str, start: str
+) -> None:
     outcome = rollax("table", finished, "--out", f"new/{name}")
     assert outcome.code == 0 and outcome.lines[0] == f"new/{name}", outcome.err
     text = Path("new", name).read_text()
@@ -52,7 +54,7 @@ def test_the_suffix_is_the_format(rollax: Rollax, finished: Path, name: str, sta
         assert second == [] and "num_envs" in text.replace("\\", "")
 
 
-def test_a_format_is_chosen_for_another_suffix(rollax: Rollax, finished: Path) -> None:
+def test_a_format_can_be_chosen_for_another_suffix(rollax: Rollax, finished: Path) -> None:
     assert rollax("table", finished, "--markdown", "--out", "a.txt").code == 0
     assert Path("a.txt").read_text().startswith("| algorithm")
 
@@ -81,11 +83,11 @@ def test_files_are_replaced_only_on_request(rollax: Rollax, finished: Path) -> N
         (["nowhere", "--kind", "result"], ["results"]),
     ],
 )
-def test_mistakes(rollax: Rollax, words: list[str], parts: list[str]) -> None:
+def test_mistakes_are_refused(rollax: Rollax, words: list[str], parts: list[str]) -> None:
     refused(rollax("table", *words), *parts)
 
 
-def test_help(rollax: Rollax) -> None:
+def test_the_help_of_table(rollax: Rollax) -> None:
     outcome = rollax("table", "--help")
     assert outcome.code == 0
     options = "--latex --markdown --csv --kind --all-settings --label --out --overwrite"
@@ -93,5 +95,5 @@ def test_help(rollax: Rollax) -> None:
     assert "rollax table RUN..." in rollax("--help").out
 
 
-def test_near_names(rollax: Rollax) -> None:
+def test_a_misspelled_command(rollax: Rollax) -> None:
     refused(rollax("tabel", "run"), "unknown command 'tabel': did you mean table?")

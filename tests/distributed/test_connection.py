@@ -1,4 +1,4 @@
-"""How the processes of a run find each other, and which devices each takes."""
+"""Tests of how the processes of a run connect, and of the devices that each uses."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from rollax.distributed import connection
 from rollax.errors import UsageError
 
 
-def test_a_port_that_another_program_has() -> None:
+def test_a_port_in_use_is_refused() -> None:
     with socket.create_server(("localhost", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(
@@ -23,7 +23,7 @@ def test_a_port_that_another_program_has() -> None:
             connection.connect(f"localhost:{port}", 2, 0)
 
 
-def test_a_first_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_first_process_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT_SECONDS", 1)
     with pytest.raises(
         UsageError, match="process 1 could not reach process 0 at localhost:9 within 1 s"
@@ -38,12 +38,17 @@ class config:
 """
 
 
-def test_a_kubernetes_that_does_not_answer(tmp_path: Path) -> None:
-    """It is not asked where all is given, else why it does not answer is said in one line."""
+def test_a_kubernetes_service_that_does_not_answer(tmp_path: Path) -> None:
+    """It is not used if all arguments are given.
+
+    Otherwise one line has the reason of the failure.
+    """
     (tmp_path / "kubernetes.py").write_text(KUBERNETES)
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        given = f"--coordinator localhost:{free.getsockname()[1]} --num-processes 1 --process-id 0".split()
+        given = (
+            f"--coordinator localhost:{free.getsockname()[1]} --num-processes 1 --process-id 0"
+        ).split()
     there = {
         "KUBERNETES_SERVICE_HOST": "10.0.0.1",
         "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
@@ -69,18 +74,18 @@ def test_a_kubernetes_that_does_not_answer(tmp_path: Path) -> None:
         (("localhost:1", 2, 2), "between 0 and 1"),
     ],
 )
-def test_what_connect_refuses(place: tuple[Any, ...], told: str) -> None:
+def test_invalid_arguments_of_connect_are_refused(place: tuple[Any, ...], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         connection.connect(*place)
 
 
-def test_nothing_says_which_process_it_is() -> None:
+def test_no_cluster_environment_is_found() -> None:
     command = [sys.executable, "-m", "rollax", "train", "ppo", "probe/memory", "--distributed"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "found no Slurm, Open MPI, Kubernetes or TPU" in done.stderr
 
 
-def test_a_slurm_script_without_srun() -> None:
+def test_a_slurm_script_without_srun_is_refused() -> None:
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -112,12 +117,12 @@ def slurm(own: int, tasks: str, node: int = 0, **more: str) -> dict[str, str]:
     ("environment", "devices"),
     [
         ({}, None),
-        (slurm(0, "1(x4)", 3), None),  # one process a host has all that is there
-        (slurm(3, "8(x4)"), [3]),  # nothing says what is there: one each, as JAX has it
+        (slurm(0, "1(x4)", 3), None),  # one process per host uses all devices
+        (slurm(3, "8(x4)"), [3]),  # the visible devices are unknown: one each, as in JAX
         (
             slurm(3, "8(x4)", CUDA_VISIBLE_DEVICES="0"),
             None,
-        ),  # as --gpus-per-task=1 has it: each is shown its own as number 0
+        ),  # with --gpus-per-task=1, each process sees its own device as number 0
         (slurm(3, "8(x4)", CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7"), [3]),
         (slurm(1, "4,2", 1, CUDA_VISIBLE_DEVICES="0,1,2,3"), [2, 3]),
         (slurm(1, "2", CUDA_VISIBLE_DEVICES="0,1,2,3", SLURM_GPUS_PER_TASK="4"), None),
@@ -127,7 +132,7 @@ def slurm(own: int, tasks: str, node: int = 0, **more: str) -> dict[str, str]:
         ({"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, None),
     ],
 )
-def test_which_devices_a_process_takes(
+def test_which_devices_a_process_uses(
     environment: dict[str, str], devices: list[int] | None
 ) -> None:
     assert connection.find_local_device_ids(environment) == devices
@@ -135,8 +140,8 @@ def test_which_devices_a_process_takes(
 
 @pytest.mark.parametrize("given", [[], ["localhost:PORT", 1, 0]])
 @pytest.mark.parametrize(("tasks", "visible"), [("1", "all"), ("2", "1")])
-def test_jax_takes_these_devices(given: list[Any], tasks: str, visible: str) -> None:
-    """Also where it finds Slurm by itself, and would take the one that has the number of the process on its host."""
+def test_jax_uses_these_devices(given: list[Any], tasks: str, visible: str) -> None:
+    """This also holds if JAX detects Slurm, although it would use one device by the local rank."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
@@ -149,7 +154,10 @@ def test_jax_takes_these_devices(given: list[Any], tasks: str, visible: str) -> 
     }
     environment = os.environ | slurm(1, tasks) | ids | {"JAX_COORDINATOR_PORT": port}
     then = "print(jax.config.values['jax_cuda_visible_devices'])"
-    program = f"import jax; from rollax.distributed import connection; connection.connect(*{given}); {then}"
+    program = (
+        "import jax; from rollax.distributed import connection; "
+        f"connection.connect(*{given}); {then}"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,

@@ -1,4 +1,7 @@
-"""One run by several processes of this machine: the same as by one, and none outlives another."""
+"""Tests of runs of several processes on this machine.
+
+The results equal those of one process, and all processes end together.
+"""
 
 import importlib
 import json
@@ -39,10 +42,10 @@ PPO = [
     *SMALL,
 ]
 UPDATE = 32  # steps
-SECONDS = 60.0  # within which all processes have to end after one has
+SECONDS = 60.0  # limit for all processes to end after one has ended
 
-# The program in a process that soon misses others, where also small leaves may count as large, and that may be unable to write
-# larger files, as on a full disk.
+# Program of a process with a short heartbeat timeout. Small leaves may count as large, and a limit
+# on the size of files can imitate a full disk.
 PROGRAM = """
 import resource, sys
 from rollax.cli.main import main
@@ -57,7 +60,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 class Group:
-    """Processes of one run. What they print is in files."""
+    """Processes of one run, with their output in files."""
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class Group:
                 )
 
     def wait(self, seconds: float = PATIENCE) -> list[int]:
-        """Exit codes."""
+        """Return the exit codes."""
         limit = time.monotonic() + seconds
         return [each.wait(max(0.1, limit - time.monotonic())) for each in self.all]
 
@@ -133,7 +136,7 @@ def alone(*words: str) -> None:
 
 
 def leaves(run: Path) -> dict[str, np.ndarray]:
-    """The arrays of a run's last checkpoint by path."""
+    """Return the arrays of a run's last checkpoint by path."""
     checkpoints = Checkpoints(run / CHECKPOINTS_FOLDER)
     summary = checkpoints.newest_intact_summary()
     arrays = checkpoints._read_arrays(summary)
@@ -188,10 +191,10 @@ ROWS = {
     ("row", "number", "devices", "large"),
     mark_quick([("ppo", 2, 2, 0), ("members", 4, 1, LARGE_LEAF_BYTES)], ("ppo", 2, 2, 0)),
 )
-def test_it_is_the_run_of_one_process(
+def test_several_processes_equal_one(
     tmp_path: Path, group: Callable[..., Group], row: str, number: int, devices: int, large: int
 ) -> None:
-    """Also of what a checkpoint holds, which each wrote its part of or the first all."""
+    """Checkpoints are compared, whether each process writes its part or the first writes all."""
     words = [*ROWS[row], "--total-steps", str(2 * UPDATE)]
     ran = group(number, *words, "--run-dir", str(tmp_path / "many"), devices=devices, large=large)
     alone(*words, "--run-dir", str(tmp_path / "one"))
@@ -209,10 +212,13 @@ def test_it_is_the_run_of_one_process(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 4])
 @pytest.mark.parametrize("row", ["td3", "map_elites"])
-def test_it_is_the_run_of_one_process_too(
+def test_several_processes_equal_one_with_split_state(
     tmp_path: Path, group: Callable[..., Group], row: str, number: int
 ) -> None:
-    """With the replay, or the archive, split between them. Hundreds of gradient steps would make more of rounding."""
+    """The replay or the archive is split.
+
+    The run is short because gradient steps amplify rounding.
+    """
     words = [*ROWS[row], "--total-steps", "128"]
     ran = group(number, *words, "--run-dir", str(tmp_path / "many"), large=0)
     alone(*words, "--run-dir", str(tmp_path / "one"))
@@ -242,14 +248,14 @@ def in_a_checkpoint(run: Path, log: Path) -> bool:
         (in_a_checkpoint, 0, 2),
     ],
 )
-def test_one_is_killed(
+def test_a_killed_process_ends_all(
     tmp_path: Path,
     group: Callable[..., Group],
     moment: Callable[[Path, Path], bool],
     killed: int,
     number: int,
 ) -> None:
-    """All end within a minute and say why; the run goes on from its last checkpoint, by fewer."""
+    """All end within a minute with a message. Fewer processes continue from the last checkpoint."""
     run = tmp_path / "run"
     often = ["--checkpoint-steps", str(UPDATE)] if moment is in_a_checkpoint else []
     ran = group(number, *PPO, "--total-steps", "1e8", "--run-dir", str(run), *often)
@@ -270,9 +276,14 @@ def test_one_is_killed(
     assert Checkpoints(run / CHECKPOINTS_FOLDER).steps()[-1] == done
 
 
-def test_one_is_asked_to_stop(tmp_path: Path, group: Callable[..., Group]) -> None:
-    """All do at the same update, and go on with more devices, which read other parts of a checkpoint than were written; but not
-    with a learning rate that not all are given."""
+def test_a_stop_signal_to_one_process_stops_all(
+    tmp_path: Path, group: Callable[..., Group]
+) -> None:
+    """All stop at the same update and can continue with more devices.
+
+    These read other parts of a checkpoint than were written. A learning rate that differs between
+    processes is refused.
+    """
     run = tmp_path / "run"
     ran = group(2, *PPO, "--total-steps", "1e8", "--run-dir", str(run), large=0)
     until(lambda: in_an_update(run, ran.logs[0]))
@@ -291,10 +302,10 @@ def test_one_is_asked_to_stop(tmp_path: Path, group: Callable[..., Group]) -> No
 
 
 @pytest.mark.parametrize(("full", "words"), [(0, []), (1, ["--seeds", "2"])])
-def test_a_full_disk_of_one_ends_all(
+def test_a_full_disk_of_one_process_ends_all(
     tmp_path: Path, group: Callable[..., Group], full: int, words: list[str]
 ) -> None:
-    """Of the first, or of one that writes the part of a checkpoint that it holds."""
+    """It is the first process, or one that writes its own part of a checkpoint."""
     words = [
         *PPO,
         *words,
@@ -320,7 +331,7 @@ STOPS = """
 from rollax import api
 train = api.train
 api.train = lambda *names, **words: train(*names, **words, stop_when=lambda evaluated: False)
-"""  # an evaluation after which the first would not ask whether it is enough
+"""  # the first process has no stop condition, so it would not exchange a decision
 
 
 @pytest.mark.parametrize(
@@ -341,7 +352,7 @@ api.train = lambda *names, **words: train(*names, **words, stop_when=lambda eval
         ({"before_1": "import jax; jax.__version__ = '0.0.1'"}, "process 1: jax 0.0.1"),
     ],
 )
-def test_they_have_to_be_alike(
+def test_processes_must_have_the_same_settings_and_code(
     tmp_path: Path, group: Callable[..., Group], other: dict[str, Any], told: str
 ) -> None:
     ran = group(2, *PPO, "--run-dir", str(tmp_path / "run"), **other)
@@ -349,10 +360,10 @@ def test_they_have_to_be_alike(
     assert told in ran.said(0) and not (tmp_path / "run").exists()
 
 
-def test_a_mistake_leaves_the_programs_on_disk(
+def test_a_mistake_leaves_the_compilation_cache(
     tmp_path: Path, group: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no crash of a process that started with them."""
+    """It does not count as a crash of a process that used the cache."""
     monkeypatch.setenv("ROLLAX_COMPILATION_CACHE", str(tmp_path / "programs"))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     ran = group(2, *PPO, "--run-dir", str(tmp_path / "run"), words_of_1=["--learning-rate", "0.1"])
@@ -363,11 +374,15 @@ def test_a_mistake_leaves_the_programs_on_disk(
     )
 
 
-FAILS = "from rollax.training.compile import run_check\ndef fail(*_): {how}\nrun_check.check_run_environment = fail"
+FAILS = (
+    "from rollax.training.compile import run_check\n"
+    "def fail(*_): {how}\n"
+    "run_check.check_run_environment = fail"
+)
 
 
-def test_the_code_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file, or a package with all that is in it."""
+def test_the_hash_of_a_modules_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is a file, or a package with all of its files."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine_in_a_file.py").write_text("x = 1")
     (tmp_path / "mine_in_a_package").mkdir()
@@ -376,9 +391,7 @@ def test_the_code_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (part.parent / "__init__.py").touch()
     for name in ("mine_in_a_file", "mine_in_a_package"):  # code counts once it is imported
         importlib.import_module(name)
-        monkeypatch.setitem(
-            sys.modules, name, sys.modules.pop(name)
-        )  # which forgets it after the test
+        monkeypatch.setitem(sys.modules, name, sys.modules.pop(name))  # removes it after the test
     before = [
         processes._hash_modules(name) for name in ("mine_in_a_file", "mine_in_a_package", "rollax")
     ]
@@ -390,8 +403,10 @@ def test_the_code_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [x == y for x, y in zip(before, after, strict=True)] == [False, False, True]
 
 
-def test_one_that_fails_before_it_begins(tmp_path: Path, group: Callable[..., Group]) -> None:
-    """By what is no mistake of the user's; the others hear of it as of one."""
+def test_an_error_before_training_is_reported_by_all(
+    tmp_path: Path, group: Callable[..., Group]
+) -> None:
+    """An unexpected error of one process is reported like a mistake by the others."""
     ran = group(
         2,
         *PPO,
@@ -406,7 +421,9 @@ def test_one_that_fails_before_it_begins(tmp_path: Path, group: Callable[..., Gr
 
 
 @pytest.mark.slow
-def test_one_that_is_killed_before_it_begins(tmp_path: Path, group: Callable[..., Group]) -> None:
+def test_a_process_killed_before_training_is_reported(
+    tmp_path: Path, group: Callable[..., Group]
+) -> None:
     ran = group(
         2,
         *PPO,
@@ -422,8 +439,8 @@ def test_one_that_is_killed_before_it_begins(tmp_path: Path, group: Callable[...
     )
 
 
-def test_what_interrupts_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another that has ended is told of in plain words, and does not hide why this process cannot begin."""
+def test_errors_of_an_exchange_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the process that ended. It does not hide an error of this process."""
 
     def gather(_: Any) -> Any:
         raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: cpu:gloo/0,2048/1")
@@ -441,7 +458,7 @@ def test_what_interrupts_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Service:
-    """What JAX's coordination service keeps, in this process."""
+    """Stand-in for the key-value store of JAX's coordination service."""
 
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
@@ -453,7 +470,7 @@ class Service:
         return [(key, value) for key, value in self.kept.items() if key.startswith(folder)]
 
 
-def test_who_has_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_processes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     service, number = Service(), [0]
     monkeypatch.setattr(arrivals, "_find_coordination_client", lambda: service)
     monkeypatch.setattr(arrivals, "_WAIT_SECONDS", 0.0)
@@ -472,6 +489,6 @@ def test_who_has_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     ) == ["process 2"]
     monkeypatch.setattr(
         arrivals, "_find_coordination_client", lambda: None
-    )  # as where JAX keeps it elsewhere
+    )  # as if JAX stored the client elsewhere
     arrivals.announce_arrival(2)
     assert arrivals.find_missing_processes(2) == []

@@ -1,4 +1,4 @@
-"""The bandit among emitters: which slots it gives to which, and what it tells them."""
+"""Tests of the bandit over emitters: assignment of slots and updates of the emitters."""
 
 from typing import Any
 
@@ -17,7 +17,11 @@ from rollax.networks.solutions import PolicyConfig, make_solution
 
 
 def giving(value: float, lasts: int = 0) -> Emitter:
-    """Gives one number again and again; remembers the sum of what it was told, how often, and is at its end after `lasts`."""
+    """Return an emitter that always proposes one number.
+
+    It stores the sum of its solutions and the number of updates, and restarts every `lasts`
+    updates.
+    """
 
     def init(key: jax.Array, solutions: Any) -> Any:
         return {"total": jnp.zeros(()), "times": jnp.zeros(()), "restarts": jnp.zeros(())}
@@ -47,7 +51,10 @@ def told(solutions: jax.Array, taken: jax.Array) -> EvaluatedBatch:
 def played(
     made: Emitter, rewards: dict[float, float], iterations: int, number: int
 ) -> tuple[Any, np.ndarray]:
-    """The state after some iterations in which a share of each emitter's solutions is taken, and the emitters of all slots."""
+    """Run a bandit with a given acceptance rate per emitter.
+
+    Returns the state after some iterations and the emitters of all slots in each iteration.
+    """
     state = made.init(jax.random.key(0), jnp.zeros(number))
     actives = []
     ask, tell = jax.jit(made.ask, static_argnums=3), jax.jit(made.tell)
@@ -60,8 +67,8 @@ def played(
     return state, np.stack(actives)
 
 
-def test_slots_go_round_at_first() -> None:
-    """Every emitter is tried before any is tried again, and ties go to the first."""
+def test_slots_are_assigned_in_turn_at_first() -> None:
+    """Every emitter is tried once before any is tried twice, and ties go to the first."""
     made = bandit_emitter({"a": giving(1.0), "b": giving(2.0), "c": giving(3.0)}, 7, 0, 0.1)
     state = made.init(jax.random.key(0), jnp.zeros(28))
     assert state.active_emitter.tolist() == [0, 1, 2, 0, 1, 2, 0]
@@ -71,7 +78,7 @@ def test_slots_go_round_at_first() -> None:
 
 @pytest.mark.quick
 def test_the_rule_is_ucb1() -> None:
-    """Against NumPy, with solutions to come counted in n."""
+    """The reference in NumPy counts solutions that are still to be evaluated in n."""
     given, taken, share, zeta = np.array([40.0, 80.0, 20.0]), np.array([10.0, 30.0, 2.0]), 10, 1.0
     active, over = np.array([0, 1, 1, 2, 0]), np.array([True, False, True, True, True])
     n, expected = given.copy(), active.copy()
@@ -86,8 +93,11 @@ def test_the_rule_is_ucb1() -> None:
     assert len(set(expected.tolist())) > 1
 
 
-def test_the_best_gets_most() -> None:
-    """One whose solutions enter three times as often is given nearly all slots, and the others are still tried."""
+def test_the_best_emitter_gets_most_slots() -> None:
+    """If its solutions enter four times as often, it gets nearly all slots.
+
+    Others are still tried.
+    """
     emitters = {"a": giving(1.0), "b": giving(2.0), "c": giving(3.0)}
     _, actives = played(
         bandit_emitter(emitters, 4, 0, 0.05), {1.0: 0.1, 2.0: 0.4, 3.0: 0.1}, 60, 40
@@ -95,8 +105,8 @@ def test_the_best_gets_most() -> None:
     assert np.mean(actives[10:] == 1) > 0.85 and set(np.unique(actives)) == {0, 1, 2}
 
 
-def test_a_window_forgets() -> None:
-    """Once nothing of the best is taken any more, another is found, sooner with a window."""
+def test_a_window_forgets_old_results() -> None:
+    """If the best emitter's solutions stop entering, a window makes another be chosen sooner."""
     emitters = {"a": giving(1.0), "b": giving(2.0)}
 
     def turned(window: int) -> int:
@@ -126,7 +136,8 @@ def test_counts_are_those_of_the_last_iterations() -> None:
             told(jnp.zeros(8), jnp.arange(8) <= i),
             3,
         )
-    # Iterations 2, 3 and 4 remain, in rows of a ring; the slots have 4 solutions each, of which 3 + 0, 4 + 0 and 4 + 1 entered.
+    # Iterations 2, 3 and 4 remain, in rows of a ring. The slots have 4 solutions each, of which 3 +
+    # 0, 4 + 0 and 4 + 1 entered.
     np.testing.assert_array_equal(
         state.num_proposed[jnp.asarray([2, 0, 1])], [[8, 0], [4, 4], [8, 0]]
     )
@@ -135,8 +146,11 @@ def test_counts_are_those_of_the_last_iterations() -> None:
     )
 
 
-def test_an_emitter_stays_until_its_end() -> None:
-    """One that says when it begins again keeps its slot until then; it is told of its own solutions only."""
+def test_an_emitter_keeps_its_slot_until_it_restarts() -> None:
+    """This holds for emitters with a metric `restarts`.
+
+    Each is updated with its own solutions only.
+    """
     made = bandit_emitter({"short": giving(1.0), "long": giving(2.0, lasts=5)}, 2, 0, 0.5)
     state, actives = played(made, {1.0: 0.9, 2.0: 0.0}, 11, 4)
     assert actives[:5, 1].tolist() == [1] * 5 and actives[5, 1] == 0
@@ -149,8 +163,8 @@ def test_an_emitter_stays_until_its_end() -> None:
     assert times.tolist() == [11, 11]
 
 
-def test_slots_are_told_of_what_is_theirs() -> None:
-    """Experience too, whose axis of solutions is the second."""
+def test_batches_are_split_by_slot() -> None:
+    """The axis of solutions is the second one of the experience."""
     index = jnp.arange(6)
     all = told(index * 1.0, index)._replace(experience=jnp.stack([index, index + 10]))
     slots = split_by_slot(all, 3)
@@ -162,8 +176,8 @@ def test_slots_are_told_of_what_is_theirs() -> None:
     "kinds",
     [("gaussian",), ("objective", "iso_line"), ("random_direction", "improvement", "gaussian")],
 )
-def test_any_kinds_go_together(kinds: tuple[str, ...]) -> None:
-    """By name, in any number; metrics say how many slots each has."""
+def test_any_kinds_of_emitters_can_be_combined(kinds: tuple[str, ...]) -> None:
+    """Kinds are given by name, in any number. Metrics have the number of slots of each."""
     world: Any = make("task/sphere", dimensions=6)
     entry = ALGORITHMS["me_map_elites"]
     made = entry.make(world, lambda key: make_solution(world, PolicyConfig(), key))

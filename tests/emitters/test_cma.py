@@ -1,4 +1,4 @@
-"""CMA-ES: every generation is that of a reference in NumPy, and it finds the least of a quadratic."""
+"""Tests of CMA-ES against a reference in NumPy, and of its convergence on a quadratic."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from rollax.emitters.ranking import SearchRules
 
 
 class Reference:
-    """The tutorial's algorithm with positive weights, in double precision, one generation at a time."""
+    """Algorithm of the tutorial with positive weights, in double precision."""
 
     def __init__(self, mean: np.ndarray, sigma: float) -> None:
         size = len(mean)
@@ -61,8 +61,11 @@ class Reference:
 
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("parents", [1, 3, 6, 12])
-def test_generations_are_those_of_the_tutorial(parents: int) -> None:
-    """Thirty of them, with a covariance that is decomposed in every third, and a step size far too small at first."""
+def test_generations_equal_those_of_the_tutorial(parents: int) -> None:
+    """The covariance is decomposed every third generation.
+
+    The initial step size is far too small.
+    """
     numbers = np.random.default_rng(parents)
     mean = numbers.normal(size=5)
     search = cma.init_search(jnp.asarray(mean), jnp.asarray(1e-3))
@@ -82,7 +85,7 @@ def test_generations_are_those_of_the_tutorial(parents: int) -> None:
             np.testing.assert_allclose(
                 getattr(search, name), getattr(reference, name), rtol=1e-7, atol=1e-10, err_msg=name
             )
-    assert calm == {True, False}  # both sides of h_sigma came up
+    assert calm == {True, False}  # both values of h_sigma occurred
 
 
 def minimize(
@@ -99,8 +102,8 @@ def minimize(
     return jax.lax.scan(generation, search, jax.random.split(jax.random.key(0), generations))[0]
 
 
-def test_it_finds_the_least_of_a_quadratic() -> None:
-    """To 1e-9 in ten dimensions whose scales differ a thousandfold, which takes a covariance that has learnt them."""
+def test_the_minimum_of_a_quadratic_is_found() -> None:
+    """In ten dimensions with scales from 1 to 1000, a value of 1e-9 needs a learned covariance."""
     scales = jnp.logspace(0, 3, 10)
     rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(1), (10, 10)))[0]
 
@@ -111,10 +114,10 @@ def test_it_finds_the_least_of_a_quadratic() -> None:
     found = jax.jit(lambda search: minimize(function, search, 400, 16))(start)
     assert function(found.mean) < 1e-9
     found = jax.jit(lambda search: minimize(function, search, 60, 16))(start)
-    assert function(found.mean) > 1e-9  # so it is not the first best point
+    assert function(found.mean) > 1e-9  # the search has not converged after few generations
 
 
-def test_when_a_search_is_over() -> None:
+def test_convergence_criteria() -> None:
     search = cma.decompose(cma.init_search(jnp.zeros(3), 1.0))
     apart = jnp.asarray([2.0, 1.0]), jnp.asarray([2.0, 0.5])
     assert not cma.has_converged(search, *apart)
@@ -123,8 +126,11 @@ def test_when_a_search_is_over() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 50])
-def test_a_covariance_that_float32_cannot_hold_ends_a_search(size: int) -> None:
-    """Rotated at random, so that no pivot of its factor is the smallest eigenvalue; far from that, the search continues."""
+def test_a_covariance_that_float32_cannot_represent_ends_a_search(size: int) -> None:
+    """A random rotation makes every pivot larger than the smallest eigenvalue.
+
+    With a larger eigenvalue, the search continues.
+    """
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(size, size)))[0]
     apart = jnp.asarray([2.0]), jnp.asarray([1.0])
     for smallest, is_over in ((1e-9, True), (0.0, True), (1e-4, False), (1e-2, False)):
@@ -139,15 +145,15 @@ def test_a_covariance_that_float32_cannot_hold_ends_a_search(size: int) -> None:
             np.testing.assert_allclose(cma.smallest_eigenvalue(search.factor), smallest, rtol=0.1)
 
 
-def test_steps_that_float32_cannot_take_end_a_search() -> None:
-    """A step below the resolution of a coordinate of the mean; a search at 0 may take smaller ones."""
+def test_steps_below_the_resolution_of_float32_end_a_search() -> None:
+    """The step is compared with the resolution of each coordinate of the mean, finer near 0."""
     apart = jnp.asarray([2.0]), jnp.asarray([1.0])
     for place, sigma, is_over in ((1000.0, 1e-4, True), (1000.0, 1e-2, False), (0.0, 1e-4, False)):
         search = cma.decompose(cma.init_search(jnp.asarray([0.0, place, 0.0]), sigma))
         assert bool(cma.has_converged(search, *apart)) == is_over
 
 
-def test_values_that_float32_cannot_tell_apart_end_a_search() -> None:
+def test_fitness_values_that_float32_cannot_distinguish_end_a_search() -> None:
     search = cma.decompose(cma.init_search(jnp.zeros(3), 1.0))
     for best, worst, is_over in (
         (100.0, 100.0 - 7.6e-6, True),
@@ -157,8 +163,11 @@ def test_values_that_float32_cannot_tell_apart_end_a_search() -> None:
         assert bool(cma.has_converged(search, jnp.asarray([best]), jnp.asarray([worst]))) == is_over
 
 
-def test_a_search_that_gets_no_further_stagnates() -> None:
-    """After 120 + 30 D / n generations without acceptance and without a better value; either begins the count again."""
+def test_a_search_without_progress_stagnates() -> None:
+    """It stagnates after 120 + 30 D / n generations.
+
+    An acceptance or a better value restarts the count.
+    """
     yes, no = jnp.ones((), bool), jnp.zeros((), bool)
     search, horizon = cma.init_search(jnp.zeros(6), 1.0), 120 + 30 * 6 // 10
     count = jax.jit(cma.update_stall_count)
@@ -175,7 +184,10 @@ def test_a_search_that_gets_no_further_stagnates() -> None:
 
 
 def test_a_singular_covariance_is_decomposed() -> None:
-    """Of one direction alone, and with rounding below 0; of what is no covariance the factor before stays."""
+    """Rank 1 and rounding below 0 are allowed.
+
+    Without a valid covariance the last factor remains.
+    """
     search = cma.init_search(jnp.zeros(50), 1.0)
     line = jnp.linspace(1.0, 2.0, 50)
     for covariance in (jnp.outer(line, line), jnp.outer(line, line) - 1e-6 * jnp.eye(50)):
@@ -187,7 +199,7 @@ def test_a_singular_covariance_is_decomposed() -> None:
 
 
 def test_samples_have_the_covariance() -> None:
-    """Of a random one, by 200,000 samples."""
+    """The covariance of 200,000 samples is close to a random one."""
     root = jax.random.normal(jax.random.key(0), (4, 4))
     search = cma.decompose(cma.init_search(jnp.ones(4), 2.0)._replace(covariance=root @ root.T))
     points = cma.sample_points(search, jax.random.key(1), 200_000)
@@ -196,7 +208,7 @@ def test_samples_have_the_covariance() -> None:
 
 
 def test_searches_that_the_archive_rejects_restart() -> None:
-    """With fitness that is noise alone, CMA-ES does not converge: it is stagnation that ends a search under "basic"."""
+    """With random fitness, CMA-ES does not converge. Under "basic", stagnation ends a search."""
     archive = grid_archive((4,), (0.0,), (1.0,))
     emitter = cma_es_emitter(archive, 2, 0.5, SearchRules("objective", "mu", "basic"))
     solutions = jax.random.normal(jax.random.key(0), (20, 6))

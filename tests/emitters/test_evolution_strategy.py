@@ -1,4 +1,4 @@
-"""The evolution strategy of ME-ES: ranks, gradients, novelty, and from where it goes on."""
+"""Tests of the evolution strategy of ME-ES: ranks, gradients, novelty and parents."""
 
 from typing import Any
 
@@ -28,7 +28,10 @@ WORLD: Any = make("task/sphere", dimensions=20)
 
 @pytest.mark.quick
 def test_ranks_are_those_of_the_paper() -> None:
-    """In -1/2 ... 1/2 by order; equal ones alike, so that a plateau has no gradient; NaN counts as least."""
+    """They are ordered from -1/2 to 1/2, with the mean for ties and the lowest ranks for NaN.
+
+    A plateau therefore has no gradient.
+    """
     values = np.random.default_rng(0).normal(size=11).astype(np.float32)
     expected = np.argsort(np.argsort(values)) / 10 - 0.5
     np.testing.assert_allclose(centered_ranks(jnp.asarray(values)), expected, atol=1e-6)
@@ -40,7 +43,10 @@ def test_ranks_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize("ranked", [True, False])
 def test_the_gradient_is_that_of_fitness(ranked: bool) -> None:
-    """On the sphere its direction is the analytic one; without ranks its length is 2 sigma times the analytic one."""
+    """On the sphere, its direction is the analytic one.
+
+    Without ranks, its length is 2 sigma times the analytic one.
+    """
     point, sigma = 2 * jax.random.normal(jax.random.key(0), (20,)), 0.05
     noise = jax.random.normal(jax.random.key(1), (4000, 20))
     points = point[None] + sigma * jnp.concatenate([noise, -noise])
@@ -54,8 +60,11 @@ def test_the_gradient_is_that_of_fitness(ranked: bool) -> None:
         )
 
 
-def test_novelty_is_that_of_brute_force() -> None:
-    """The mean distance to the nearest of those seen, also while they are fewer; NaN where there is nothing to measure."""
+def test_novelty_equals_brute_force() -> None:
+    """It is the mean distance to the nearest past descriptors, or to all if there are fewer.
+
+    It is NaN without any, or for a descriptor that is not finite.
+    """
     numbers = np.random.default_rng(0)
     seen, points = (
         numbers.normal(size=(9, 2)).astype(np.float32),
@@ -95,7 +104,10 @@ def begun(archive: Any, made: Any, at: float = 0.5) -> tuple[Any, Any]:
 def generation(
     archive: Any, made: Any, loop: tuple[Any, Any], key: jax.Array
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """One batch: archive and emitter after it, and what was asked for and added."""
+    """Run one batch.
+
+    Returns the archive and the emitter after it, and the batch with its insertion result.
+    """
     archive_state, state = loop
     ask_key, tell_key = jax.random.split(key)
     state, solutions = made.ask(state, archive_state, ask_key, 42)
@@ -111,7 +123,7 @@ def generation(
 
 
 def test_a_generation_is_a_step_of_adam() -> None:
-    """Against NumPy: pairs on opposite sides, weighted by ranks, less the decay, and Adam's second step."""
+    """The reference has mirrored pairs weighted by ranks, weight decay and two steps of Adam."""
     archive, made = emitter()
     loop = begun(archive, made)
     first_moment, second_moment, parent = np.zeros(20), np.zeros(20), np.full(20, 0.5)
@@ -136,7 +148,10 @@ def test_a_generation_is_a_step_of_adam() -> None:
 
 @pytest.mark.parametrize("adds_pairs", [False, True])
 def test_the_offspring_is_inserted_once_with_mean_scores(adds_pairs: bool) -> None:
-    """Repeated scores of the offspring become one row; pairs follow with their own scores where they are inserted too."""
+    """Repeated scores of the offspring become one row.
+
+    If pairs are inserted, they follow with their own scores.
+    """
     archive, made = emitter(adds_pairs=adds_pairs)
     loop = begun(archive, made)
     loop, (batch, added) = generation(archive, made, loop, jax.random.key(0))
@@ -152,8 +167,11 @@ def test_the_offspring_is_inserted_once_with_mean_scores(adds_pairs: bool) -> No
 
 
 @pytest.mark.parametrize("objective", ["fitness", "novelty"])
-def test_what_it_climbs(objective: Any) -> None:
-    """Every generation up fitness is fitter; up novelty they lead away from what was seen at first."""
+def test_the_objective_improves(objective: Any) -> None:
+    """With fitness, every generation is fitter.
+
+    With novelty, generations move away from early descriptors.
+    """
     archive, made = emitter(objective, num_optim_gens=100.0, weight_decay=0.0)
     run = jax.jit(
         lambda loop, keys: jax.lax.scan(
@@ -175,8 +193,11 @@ def test_what_it_climbs(objective: Any) -> None:
         assert measured[-1] > 2 * measured[0]
 
 
-def test_phases_follow_one_another() -> None:
-    """Three generations each; a phase begins at an elite of the archive, with Adam as at first."""
+def test_phases_alternate() -> None:
+    """A phase lasts three generations.
+
+    It starts at an elite of the archive with a new state of Adam.
+    """
     archive, made = emitter()
     loop = begun(archive, made)
     turns, starts = [], []
@@ -195,8 +216,11 @@ def test_phases_follow_one_another() -> None:
     assert turns == [0, 0, 0, 1, 1, 1, 0, 0, 0] and starts == [False, False, True] * 3
 
 
-def test_parents_are_of_the_best() -> None:
-    """The 2 fittest of the archive or of the last 5 taken, half of the time each; the 5 most novel."""
+def test_parents_are_sampled_from_the_best() -> None:
+    """They are the 2 fittest of the archive or of the last 5 accepted, with equal probability.
+
+    For novelty, they are the 5 most novel.
+    """
     archive = grid_archive((10,), (0.0,), (10.0,))
     rows = jnp.arange(8.0)
     batch = ScoredSolutions(ConstantSolution(rows[:, None]), rows, rows[:, None] + 0.5)
@@ -227,8 +251,8 @@ def test_parents_are_of_the_best() -> None:
 
 
 @pytest.mark.parametrize("adds_pairs", [False, True])
-def test_pairs_may_be_added_too(adds_pairs: bool) -> None:
-    """The algorithm by name: one addition an iteration at most, unless pairs are for the archive as well."""
+def test_pairs_are_added_only_if_chosen(adds_pairs: bool) -> None:
+    """The algorithm adds at most one solution per iteration, unless pairs are inserted as well."""
     entry = ALGORITHMS["me_es"]
     made = entry.make(WORLD, lambda key: make_solution(WORLD, PolicyConfig(), key))
     config = entry.config(batch_size=42, num_iterations=5, sigma=2.0, adds_pairs=adds_pairs)
@@ -237,8 +261,8 @@ def test_pairs_may_be_added_too(adds_pairs: bool) -> None:
     assert (added > 5) == adds_pairs and added >= 1
 
 
-def test_no_score_is_survived() -> None:
-    """Where every other solution has no score, and the first offspring neither, it goes on with finite numbers."""
+def test_missing_scores_leave_finite_parameters() -> None:
+    """Half of the solutions have no fitness, and the first batch has none at all."""
     archive, made = emitter("both")
     archive_state, state = begun(archive, made)
     for step in range(8):

@@ -1,4 +1,4 @@
-"""Emitters side by side."""
+"""Tests of emitters that share a batch."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from rollax.emitters.emitter import Emitter, EvaluatedBatch, multi_emitter
 
 
 def constant(value: float) -> Emitter:
-    """Asks for one number again and again, and keeps what it is told."""
+    """Return an emitter that proposes one number and whose state is its last batch."""
 
     def ask(state: Any, archive_state: Any, key: jax.Array, number: int) -> tuple[Any, Any]:
         return state, jnp.full(number, value)
@@ -20,8 +20,8 @@ def constant(value: float) -> Emitter:
     )
 
 
-def test_each_is_told_of_its_own_solutions_only() -> None:
-    """In the order in which it gave them, with what they experienced."""
+def test_each_emitter_is_updated_with_its_own_solutions_only() -> None:
+    """They are in the proposed order and include their experience."""
     both = multi_emitter({"a": constant(1.0), "b": constant(2.0)}, {"a": 2, "b": 3})
     state = both.init(jax.random.key(0), jnp.arange(5.0))
     assert state["a"].tolist() == [0, 1] and state["b"].tolist() == [2, 3, 4]

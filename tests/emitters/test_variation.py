@@ -1,4 +1,4 @@
-"""Polynomial mutation and crossover, against their densities in NumPy."""
+"""Tests of polynomial mutation and crossover against their densities in NumPy."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ UNIFORM = jax.random.uniform(jax.random.key(0), (N,))
 
 
 def side_variance(reach: float, eta: float) -> float:
-    """E[delta^2] of the density (1 - s)^eta over 0 ... reach, by sums."""
+    """Return E[delta^2] of the density (1 - s)^eta over 0 ... reach, by a sum."""
     s = (np.arange(100_000) + 0.5) / 100_000 * reach
     density = (1 - s) ** eta
     return float(np.sum(s**2 * density) / np.sum(density))
@@ -33,7 +33,10 @@ def side_variance(reach: float, eta: float) -> float:
 @pytest.mark.parametrize("eta", [0.0, 1.0, 20.0])
 @pytest.mark.parametrize("place", [0.5, 0.1])
 def test_mutation_has_its_density(eta: float, place: float) -> None:
-    """Between bounds of -2 and 6: half to either side, up to the bound; in the middle there is no shift."""
+    """Between bounds of -2 and 6, half of the mutations go to either side, up to the bound.
+
+    In the middle, the mean is unchanged.
+    """
     low, high = jnp.float32(-2), jnp.float32(6)
     x = -2 + 8 * place
     delta = (np.asarray(polynomial_mutation(jnp.full(N, x), low, high, eta, UNIFORM)) - x) / 8
@@ -45,8 +48,11 @@ def test_mutation_has_its_density(eta: float, place: float) -> None:
         assert abs(np.mean(delta)) < 4 * np.std(delta) / np.sqrt(N)
 
 
-def test_mutation_reaches_the_bounds_and_stays() -> None:
-    """At 0 and 1 of the uniform numbers lie the bounds, at 1/2 the number itself; from a bound it leads inside only."""
+def test_mutation_reaches_the_bounds_and_stays_within_them() -> None:
+    """Uniform numbers 0 and 1 give the bounds, and 1/2 gives the number itself.
+
+    From a bound, mutations go inward only.
+    """
     low, high = jnp.float32(-2), jnp.float32(6)
     ends = polynomial_mutation(jnp.full(3, 1.0), low, high, 5.0, jnp.asarray([0.0, 0.5, 1.0]))
     np.testing.assert_allclose(ends, [-2, 1, 6], atol=1e-5)
@@ -57,14 +63,17 @@ def test_mutation_reaches_the_bounds_and_stays() -> None:
 
 @pytest.mark.parametrize("eta", [1.0, 5.0])
 def test_crossover_has_its_density(eta: float) -> None:
-    """E[beta; beta <= 1] = (eta + 1) / (2 (eta + 2)), E[beta; beta > 1] = (eta + 1) / (2 eta), each half of the time; both
-    children together have the mean of their parents."""
+    """The moments of beta are those of simulated binary crossover.
+
+    E[beta; beta <= 1] = (eta + 1) / (2 (eta + 2)) and E[beta; beta > 1] = (eta + 1) / (2 eta), with
+    probability 1/2 each. The two children have the mean of their parents.
+    """
     x, y = jnp.full(N, 3.0), jnp.full(N, 1.0)
     child = np.asarray(simulated_binary_crossover(x, y, eta, UNIFORM))
     beta = child - 2
     assert abs(np.mean(beta <= 1) - 0.5) < 0.005
     np.testing.assert_allclose(np.mean(beta * (beta <= 1)), (eta + 1) / (2 * (eta + 2)), rtol=0.02)
-    if eta > 1:  # of eta 1 the variance is infinite
+    if eta > 1:  # for eta = 1 the variance is infinite
         np.testing.assert_allclose(np.mean(beta * (beta > 1)), (eta + 1) / (2 * eta), rtol=0.02)
     np.testing.assert_allclose(
         child + np.asarray(simulated_binary_crossover(y, x, eta, UNIFORM)), 4.0, rtol=1e-6
@@ -72,7 +81,7 @@ def test_crossover_has_its_density(eta: float) -> None:
 
 
 def elites(rows: jax.Array) -> tuple[Any, Any]:
-    """An archive with these solutions, one a cell."""
+    """Return an archive with these solutions, one per cell."""
     number = rows.shape[0]
     archive = grid_archive((number,), (0.0,), (1.0,))
     place = (jnp.arange(number) + 0.5)[:, None] / number
@@ -83,8 +92,8 @@ def elites(rows: jax.Array) -> tuple[Any, Any]:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("crossover", ["uniform", "simulated_binary"])
-def test_fractions_are_of_numbers(crossover: Any) -> None:
-    """Shares of numbers that crossover changes, where parents differ, and that are mutated."""
+def test_fractions_are_shares_of_the_parameters(crossover: Any) -> None:
+    """Mutation changes its share of parameters, and crossover its share where parents differ."""
     rows = jnp.stack([jnp.full(400, 0.25), jnp.full(400, 0.5)])
     archive, state = elites(rows)
     for mutation, crossed, expected in ((0.0, 0.3, 0.15), (0.2, 0.0, 0.2), (0.0, 0.0, 0.0)):
@@ -100,8 +109,8 @@ def test_fractions_are_of_numbers(crossover: Any) -> None:
 
 
 @pytest.mark.parametrize("crossover", ["uniform", "simulated_binary"])
-def test_bounds_are_of_each_number(crossover: Any) -> None:
-    """All within bounds of their own, also the children of elites beyond them."""
+def test_bounds_apply_to_each_parameter(crossover: Any) -> None:
+    """All children are within them, also those of elites outside."""
     rows = jnp.stack([jnp.full(400, -3.0), jnp.full(400, 7.0)])
     archive, state = elites(rows)
     high = jnp.concatenate([jnp.ones(200), jnp.full(200, 2.0)])
@@ -114,7 +123,10 @@ def test_bounds_are_of_each_number(crossover: Any) -> None:
 
 
 def test_children_lie_on_the_line_through_their_parents() -> None:
-    """At x + 0.5 z (y - x) with a normal z, without isotropic noise. Half of the children have one elite as both parents."""
+    """They are at x + 0.5 z (y - x) with a normal z, without isotropic noise.
+
+    Half of the children have one elite as both parents.
+    """
     first, second = jnp.asarray([1.0, 2.0, 3.0]), jnp.asarray([2.0, 0.0, 3.5])
     archive, state = elites(jnp.stack([first, second]))
     emitter = iso_line_emitter(archive, 0.0, 0.5)
@@ -124,12 +136,13 @@ def test_children_lie_on_the_line_through_their_parents() -> None:
     np.testing.assert_allclose(place, np.broadcast_to(place[:, :1], place.shape), atol=1e-4)
     from_parent = np.minimum(np.abs(place[:, 0]), np.abs(place[:, 0] - 1))
     assert abs(np.mean(from_parent < 1e-5) - 0.5) < 0.05
-    # E[z^2] for a first parent at 0. At 1 the child is at 1 - 0.5 z, so on average (place - 1/2)^2 is 1/4 + E[(0.5 z)^2] / 2.
+    # E[z^2] for a first parent at 0. At 1 the child is at 1 - 0.5 z, so on average (place - 1/2)^2
+    # is 1/4 + E[(0.5 z)^2] / 2.
     assert abs(np.mean((place[:, 0] - 0.5) ** 2) - (0.25 + 0.25 / 2)) < 0.03
 
 
-def test_children_of_map_elites_stay_within_reach() -> None:
-    """Of the arm, whose numbers lie within 0 ... 1; and of policies within the bounds given."""
+def test_children_of_map_elites_are_within_bounds() -> None:
+    """The bounds of the arm are 0 ... 1, and those of policies are given."""
     arm: Any = make("task/arm")
     maze: Any = make("control/point-maze", time_limit=3)
     for world, low, high in ((arm, 0.0, 1.0), (maze, -0.3, 0.4)):

@@ -1,4 +1,4 @@
-"""What other suites may, and our own programs may not."""
+"""Fixtures that relax checks of JAX for code of other suites."""
 
 from collections.abc import Iterator
 
@@ -9,13 +9,13 @@ from configuration import configured
 
 @pytest.fixture(scope="module")
 def as_strict_as_the_suite() -> Iterator[None]:
-    """Other suites promote ranks, which our own programs may not."""
+    """Allow rank promotion, which code of other suites uses."""
     with configured(jax_numpy_rank_promotion="allow"):
         yield
 
 
 @pytest.fixture(scope="module")
 def as_free_with_keys_as_the_suite() -> Iterator[None]:
-    """Other suites use a key twice, which our own programs may not."""
+    """Allow reuse of keys, which code of other suites does."""
     with configured(jax_debug_key_reuse=False):
         yield

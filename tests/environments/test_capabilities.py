@@ -70,8 +70,8 @@ def test_closed_forms_have_descriptors() -> None:
     assert not has_closed_form(make("control/point-maze"))
 
 
-def test_no_other_module_probes() -> None:
-    """Only `capabilities` and the check of declarations read optional members by name."""
+def test_no_other_module_reads_optional_members_by_name() -> None:
+    """Only `capabilities` and the check of declarations do."""
     members = {*EnvironmentCapabilities._fields, "make_simulator", "score", "sample_task"}
     members |= {"task_numbers", "descriptor", "reset_task"}
     source = Path(rollax.__file__).parent

@@ -1,4 +1,4 @@
-"""One contract for every listed environment, and what the probes promise."""
+"""Tests of the contract for every listed environment, and of the probes."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,8 @@ from rollax.checks.environment_check import check_environment
 from rollax.environments import default_arguments, list_environments, make
 from rollax.environments.suites.table import SUITES
 
-# Seconds each, nearly all of it compilation. Of the many ids of a suite some that differ in kind.
+# They take seconds each, mostly to compile. Of suites with many ids, some different kinds are
+# chosen.
 CHOSEN = (
     "gymnax/Acrobot-v1",
     "gymnax/Breakout-MinAtar",
@@ -50,7 +51,7 @@ OTHERS = (
     "pgx/",
     "playground/",
 )
-# Games that are longer than 30 random steps and have no time limit to shorten.
+# Games of more than 30 random steps without a time limit to shorten.
 STEPS = {
     "jumanji/Game2048-v1": 300,
     "jumanji/JobShop-v0": 400,
@@ -81,12 +82,12 @@ def is_slow(id: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def _one_at_a_time() -> Iterator[None]:
-    """The programs of sixty environments together take gigabytes."""
+    """Free compiled programs after each test, because all of them need gigabytes."""
     yield
     forget()
 
 
-# Those on the host are no part of a program of JAX.
+# Environments on the host are not part of JAX programs.
 COMPILED = [id for id in list_environments() if not SUITES[id.split("/")[0]].is_on_host]
 
 
@@ -98,11 +99,11 @@ MARKS = {id: pytest.mark.slow for id in COMPILED if is_slow(id)} | dict.fromkeys
 
 
 @pytest.mark.parametrize("id", [pytest.param(id, marks=MARKS.get(id, ())) for id in COMPILED])
-def test_every_listed_environment_keeps_the_contract(id: str) -> None:
+def test_every_listed_environment_passes_the_check(id: str) -> None:
     skip_where_too_old(id)
     if id in BRAX or id.startswith("brax/"):
         pytest.importorskip("brax")
-    # A short limit, so that long episodes end too; 30 steps see four ends at least.
+    # A short limit, so that long episodes end too. 30 steps include at least four ends.
     limits = (
         "max_steps_in_episode",
         "max_steps",
@@ -114,7 +115,7 @@ def test_every_listed_environment_keeps_the_contract(id: str) -> None:
     )
     short = {name: 6 for name in limits if name in default_arguments(id)}
     short |= {"num_outer_steps": 1} if "num_outer_steps" in default_arguments(id) else {}
-    # gymnax's Swimmer, the rooms of XLand-MiniGrid and most of the others add arrays of different ranks.
+    # Swimmer of Gymnax, the rooms of XLand-MiniGrid and most others add arrays of different ranks.
     with jax.numpy_rank_promotion("allow" if id.startswith(("gymnax/", *OTHERS)) else "raise"):
         env = make(id, **short)
         report = check_environment(env, steps=STEPS.get(id, 30))
@@ -124,7 +125,7 @@ def test_every_listed_environment_keeps_the_contract(id: str) -> None:
 
 
 def _play(id: str, policy, **options: object) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards of whole episodes from 64 starts, `[64, T, ...]`, and the first observations."""
+    """Return rewards of episodes from 64 starts, `[64, T, ...]`, and the first observations."""
     env = make(id, **options)
 
     def episode(key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -160,7 +161,7 @@ def test_the_best_policy_of_a_probe_has_its_return(name: str) -> None:
     np.testing.assert_allclose(rewards.sum(axis=1), 1.0)
 
 
-def test_a_worse_policy_has_less() -> None:
+def test_a_worse_policy_has_a_lower_return() -> None:
     wrong = {
         "action-reward": -1.0,
         "action-observation": -1.0,

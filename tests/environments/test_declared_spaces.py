@@ -1,4 +1,4 @@
-"""Values that environments return, compared with the spaces that they declare."""
+"""Tests that returned values are compared with the declared spaces."""
 
 import warnings
 from typing import Any
@@ -24,7 +24,7 @@ PIXELS = theirs.Box(0, 255, (8, 8, 3), np.uint8)
 
 
 class Constant(gymnasium.Env):
-    """Environment that always returns the same observation, and another one from step `since` on."""
+    """Environment that returns one observation, and another one from step `since` on."""
 
     action_space = theirs.Discrete(2)
 
@@ -118,7 +118,7 @@ def test_values_that_a_cast_would_change_are_refused(space: Any, value: Any, mes
         (theirs.MultiBinary(2), np.ones(2, np.int8), 1),
     ],
 )
-def test_values_that_a_cast_keeps_are_taken_without_a_word(
+def test_values_that_a_cast_keeps_are_accepted_without_a_warning(
     space: Any, value: Any, expected: float
 ) -> None:
     with warnings.catch_warnings():
@@ -139,9 +139,7 @@ def test_values_that_a_cast_keeps_are_taken_without_a_word(
         (PIXELS, np.ones((8, 8, 3), np.float32), "got float32 values from 1 to 1"),
     ],
 )
-def test_values_that_are_only_doubtful_are_warned_of_once(
-    space: Any, value: Any, message: str
-) -> None:
+def test_doubtful_values_give_one_warning(space: Any, value: Any, message: str) -> None:
     with pytest.warns(
         RuntimeWarning, match=f"test/constant: the observation must have .*{message}"
     ) as caught:
@@ -155,7 +153,7 @@ def test_values_that_are_only_doubtful_are_warned_of_once(
 
 @pytest.mark.parametrize("since", [5, 100])
 def test_later_values_are_sampled(since: int) -> None:
-    """All of the first steps are compared with the space, then some."""
+    """All values of the first steps are checked, later ones at intervals."""
     simulator = wrapped(theirs.Discrete(4), 1, other=7, since=since).make_simulator()
     simulator.reset(0)
     limit = gymnasium_simulator.NUM_INITIAL_CHECKS + gymnasium_simulator.CHECK_INTERVAL + 2
@@ -168,7 +166,7 @@ def test_later_values_are_sampled(since: int) -> None:
 @pytest.mark.parametrize(
     ("space", "kind"), [(theirs.Discrete(3, start=-1), np.int64), (theirs.Discrete(3), np.int64)]
 )
-def test_discrete_actions_are_scalars_as_gymnasium_samples_them(space: Any, kind: type) -> None:
+def test_discrete_actions_are_scalars_as_in_gymnasium(space: Any, kind: type) -> None:
     _, act = converters.convert_action_space("test", space)
     chosen = act(np.int32(1))
     assert type(chosen) is type(space.sample()) is kind and space.contains(chosen)
@@ -179,14 +177,14 @@ def test_discrete_actions_are_scalars_as_gymnasium_samples_them(space: Any, kind
 
 @pytest.mark.quick
 def test_parts_of_the_same_name_are_refused() -> None:
-    """Neither is lost."""
+    """Otherwise, one of them would be lost."""
     space = theirs.Dict({"a/b": theirs.Discrete(2), "a": theirs.Dict(b=theirs.Discrete(3))})
     with pytest.raises(UsageError, match="two named 'a/b'"):
         wrapped(space, {"a/b": 0, "a": {"b": 0}})
 
 
 @pytest.mark.parametrize("space", [None, "nothing"])
-def test_an_environment_without_a_space_is_named(space: Any) -> None:
+def test_an_environment_without_a_space_is_refused(space: Any) -> None:
     with pytest.raises(
         UsageError,
         match="test/constant: observation_space must be a space of gymnasium, got builtins",
@@ -199,7 +197,7 @@ def test_an_environment_without_a_space_is_named(space: Any) -> None:
         rollax.from_gymnasium(kind)
 
 
-def test_too_many_discrete_values_are_named() -> None:
+def test_too_many_discrete_values_are_refused() -> None:
     with pytest.raises(UsageError, match="fewer than 2\\^31 values"):
         converters.convert_action_space("test", theirs.Discrete(2**40))
 
@@ -207,7 +205,7 @@ def test_too_many_discrete_values_are_named() -> None:
 @pytest.mark.parametrize(
     "value", [1.0, 1, True, np.float32(1), np.ones(1), np.ones((1, 1)), jnp.ones(())]
 )
-def test_rewards_that_are_one_number(value: Any) -> None:
+def test_scalar_rewards_are_converted(value: Any) -> None:
     assert to_reward(value) == 1.0 and isinstance(to_reward(value), float)
 
 
@@ -218,7 +216,7 @@ def test_other_rewards_are_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [True, np.True_, 1, np.ones(1, bool), 1.0])
-def test_flags_that_are_true(value: Any) -> None:
+def test_true_flags_are_converted(value: Any) -> None:
     assert to_flag("terminated", value) is True
 
 
@@ -231,7 +229,7 @@ def test_other_flags_are_refused(value: Any) -> None:
 @pytest.mark.parametrize(
     ("what", "value"), [("reward", "1.0"), ("flag", "False"), ("reward", None)]
 )
-def test_an_environment_that_returns_them_is_refused(what: str, value: Any) -> None:
+def test_an_environment_with_invalid_rewards_or_flags_is_refused(what: str, value: Any) -> None:
     def make() -> Constant:
         made = Constant(theirs.Discrete(2), 0)
         setattr(made, what, value)
@@ -275,7 +273,7 @@ class Counting(eqx.Module):
 
 @pytest.mark.parametrize("space", [Discrete(4), Box(0, 3, (2,), "uint8"), Box(0, 3, (2,), "int32")])
 @pytest.mark.parametrize("since", [0, 3])
-def test_whole_numbers_of_environments_in_jax_are_refused_before_training(
+def test_integers_outside_of_their_space_are_refused_before_training(
     space: Space, since: int
 ) -> None:
     with pytest.raises(
@@ -284,12 +282,12 @@ def test_whole_numbers_of_environments_in_jax_are_refused_before_training(
         rollax.train("ppo", Counting(space, since), total_steps=64)
 
 
-def test_floats_of_environments_in_jax_are_warned_of() -> None:
+def test_floats_outside_of_their_space_give_a_warning() -> None:
     with pytest.warns(RuntimeWarning, match="test/counting: after step, obs leaves its space"):
         check_values(Counting(Box(0, 1, (2,)), 3))
 
 
-def test_a_mask_may_be_empty_where_the_task_has_ended() -> None:
+def test_a_mask_may_be_empty_after_the_task_has_ended() -> None:
     masked = Dict({"place": Box(0, 1, (2,)), "action_mask": Box(0, 1, (2,), "bool")})
     assert rollax.check_environment(Counting(masked, 10), steps=20).episodes == 8
     with pytest.raises(FaultyEnvironmentError, match="action_mask is all False at step 4"):
@@ -299,7 +297,7 @@ def test_a_mask_may_be_empty_where_the_task_has_ended() -> None:
 
 
 @pytest.mark.parametrize("is_wrapped", [True, False])
-def test_the_check_of_an_environment_of_gymnasium_lists_what_both_checkers_find(
+def test_the_check_of_a_gymnasium_environment_runs_both_checkers(
     is_wrapped: bool,
 ) -> None:
     def make(value: Any = 1, reward: Any = 1.0) -> Any:

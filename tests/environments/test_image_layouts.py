@@ -1,4 +1,4 @@
-"""Layouts of pictures: which axes are height, width, channels and stacked frames."""
+"""Tests of layouts of images: height, width, channels and stacked frames."""
 
 from typing import Any
 
@@ -58,14 +58,14 @@ def test_layouts_are_recognized(shape: tuple[int, ...], dtype: str, layout: str)
 
 
 @pytest.mark.quick
-def test_codes_of_categories_keep_their_axes() -> None:
+def test_categorical_arrays_keep_their_axes() -> None:
     assert recognize_layout(Box(0.0, 3.0, (3, 8, 8), "uint8")) == "HWC"
     assert recognize_layout(Box(0.0, 12.0, (4, 10, 10, 3), "int32")) == FLAT
 
 
 @pytest.mark.parametrize("layout", ["HWC", "CHW", "NHWC", "NCHW", "HWNC", "HW", "NHW"])
 def test_frames_and_channels_become_one_axis(layout: str) -> None:
-    """Frames first, then channels, whatever axes lead."""
+    """Frames come first and then channels, after any leading axes."""
     sizes = {"H": 5, "W": 7, "C": 3, "N": 4}
     shape = tuple(sizes[letter] for letter in layout)
     value = np.random.default_rng(0).random((2, *shape))
@@ -81,7 +81,7 @@ def test_frames_and_channels_become_one_axis(layout: str) -> None:
 
 
 class Screen(gymnasium.Env):
-    """Environment whose observation is one picture."""
+    """Environment whose observation is one image."""
 
     action_space = theirs.Discrete(2)
 
@@ -97,7 +97,7 @@ class Screen(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-def test_stacked_pictures_of_gymnasium_are_convolved() -> None:
+def test_stacked_images_of_gymnasium_are_convolved() -> None:
     environment = rollax.from_gymnasium(lambda: Screen((4, 84, 84, 3)), name="test/screen")
     assert environment.observation_space == Box(0.0, 255.0, (84, 84, 12), "uint8")
     simulator: Any = environment.make_simulator()
@@ -107,7 +107,7 @@ def test_stacked_pictures_of_gymnasium_are_convolved() -> None:
     np.testing.assert_array_equal(seen[..., 3:6], inner.sample()[1])
 
 
-def test_a_stated_layout_holds() -> None:
+def test_a_stated_layout_is_used() -> None:
     stated: Any = rollax.from_gymnasium(
         lambda: Screen((3, 20, 20)), name="test/screen", layout="HWC"
     ).observation_space
@@ -132,7 +132,7 @@ def test_a_stated_layout_holds() -> None:
 
 
 @pytest.mark.parametrize("layout", ["HWX", "HWCC", "HC", "HWCN", 3])
-def test_layouts_that_do_not_fit_are_refused(layout: Any) -> None:
+def test_invalid_layouts_are_refused(layout: Any) -> None:
     assert layout_fault((3, 20, 20), layout) is not None
     with pytest.raises(UsageError, match="layout"):
         converters.convert_observation_space(
@@ -143,7 +143,9 @@ def test_layouts_that_do_not_fit_are_refused(layout: Any) -> None:
 @pytest.mark.parametrize(
     ("shape", "layout"), [((3, 20, 20), None), ((20, 3, 20), "HCW"), ((2, 20, 20, 4), None)]
 )
-def test_an_encoder_sees_the_same_in_any_layout(shape: tuple[int, ...], layout: str | None) -> None:
+def test_an_encoder_has_the_same_output_for_any_layout(
+    shape: tuple[int, ...], layout: str | None
+) -> None:
     space = Box(0, 1, shape, layout=layout)
     turned = Box(0, 1, image_shape(space) or ())
     value = np.random.default_rng(0).random(shape, np.float32)
@@ -156,8 +158,8 @@ def test_an_encoder_sees_the_same_in_any_layout(shape: tuple[int, ...], layout: 
 
 @pytest.mark.parametrize("shape", [(3, 20, 20), (3, 84, 84), (6, 84, 84)])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_channels_of_a_picture_may_be_first(shape: tuple[int, ...], dtype: str) -> None:
-    """Whatever its numbers, its sides and the number of channels are; as an environment in JAX has it."""
+def test_channels_of_an_image_may_be_first(shape: tuple[int, ...], dtype: str) -> None:
+    """This holds for all dtypes, sizes and numbers of channels of environments in JAX."""
     high = 255 if dtype == "uint8" else 1
     spaces_of = Box(0, high, shape, dtype), Box(0, high, (*shape[1:], shape[0]), dtype)
     value = (high * np.random.default_rng(0).random(shape)).astype(dtype)
@@ -194,7 +196,7 @@ def test_observations_are_described() -> None:
 
 
 @pytest.mark.parametrize(("layout", "is_large"), [(None, False), ("flat", True)])
-def test_large_dense_layers_are_warned_of(layout: str | None, is_large: bool) -> None:
+def test_large_dense_layers_give_a_warning(layout: str | None, is_large: bool) -> None:
     space = Dict(
         {"camera": Box(0, 255, (4, 84, 84, 3), "uint8", layout=layout), "speed": Box(0, 1, (2,))}
     )
@@ -211,7 +213,7 @@ def test_large_dense_layers_are_warned_of(layout: str | None, is_large: bool) ->
         )
 
 
-def test_a_run_says_how_it_reads_observations(
+def test_a_run_describes_its_observations(
     tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = {"run_dir": tmp_path, "eval_count": 0, "eval_episodes": 1, "tensorboard": False}
@@ -227,8 +229,8 @@ def test_a_run_says_how_it_reads_observations(
     )
 
 
-def test_a_run_warns_of_a_large_dense_layer(tmp_path: Any) -> None:
-    """Before training, with the number of its weights."""
+def test_a_run_warns_about_a_large_dense_layer(tmp_path: Any) -> None:
+    """The warning comes before training and has the number of weights."""
     events: list[str] = []
     show = Script(lambda kind, text: events.append(f"{kind}: {text}"))
     options = {

@@ -1,4 +1,4 @@
-"""Leaves of environments that are drawn anew at the start of every episode."""
+"""Tests of leaves of environments that are sampled at the start of every episode."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ from rollax.spaces import Box, Discrete
 
 
 class Physics(eqx.Module):
-    """Numbers that an environment has as leaves."""
+    """Parameters that an environment has as leaves."""
 
     speed: jax.Array
     gear: jax.Array
 
 
 class Rolling(eqx.Module):
-    """Observes its own physics."""
+    """Environment that observes its own physics."""
 
     physics: Physics
     other: Physics
@@ -59,7 +59,7 @@ RANGES = {"physics.speed": (2.0, 4.0), "physics.gear": (3, [3, 5])}
 
 
 @pytest.mark.quick
-def test_every_episode_has_values_of_its_own_and_keeps_them() -> None:
+def test_every_episode_samples_values_and_keeps_them() -> None:
     view = DomainRandomization(rolling(), RANGES)
     keys = jax.random.split(jax.random.key(0), 200)
     states, seen = jax.vmap(view.reset)(keys)
@@ -76,7 +76,7 @@ def test_every_episode_has_values_of_its_own_and_keeps_them() -> None:
     np.testing.assert_array_equal(jax.vmap(view.descriptor)(after.state)[:, 0], seen[:, 0])
 
 
-def test_the_view_keeps_the_contract() -> None:
+def test_a_randomized_environment_passes_the_check() -> None:
     assert check_environment(DomainRandomization(rolling(), RANGES), steps=12).episodes == 16
 
 
@@ -95,6 +95,6 @@ def test_the_view_keeps_the_contract() -> None:
         ({"physics.gear": (1, [2, 3, 4])}, UsageError, r"int32\[2\]"),
     ],
 )
-def test_ranges_that_do_not_fit_are_refused(ranges: Any, kind: type, message: str) -> None:
+def test_invalid_ranges_are_refused(ranges: Any, kind: type, message: str) -> None:
     with pytest.raises(kind, match=message):
         DomainRandomization(rolling(), ranges)

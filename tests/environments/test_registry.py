@@ -1,4 +1,4 @@
-"""Environments by name: what is listed, what is accepted, and what a mistake says."""
+"""Tests of environments by id: listing, arguments and errors."""
 
 import re
 import subprocess
@@ -24,7 +24,8 @@ import sys
 from rollax import environments
 ids = environments.list_environments()
 assert "gymnax/CartPole-v1" in ids and "probe/memory" in ids
-suites = "gymnax xminigrid brax jaxmarl gymnasium envpool craftax jumanji navix pgx mujoco mujoco_playground jax_md matplotlib"
+suites = "gymnax xminigrid brax jaxmarl gymnasium envpool craftax jumanji \
+navix pgx mujoco mujoco_playground jax_md matplotlib"
 assert not set(suites.split()) & set(sys.modules), "a suite was imported"
 """
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -47,12 +48,12 @@ def test_all_gymnax_environments_that_work_offline_are_listed() -> None:
         ("zzzzzz/qqqqqq", "known are: gymnax/..., gymnasium/..., "),
     ],
 )
-def test_unknown_environments(id: str, message: str) -> None:
+def test_unknown_environments_are_refused_with_a_suggestion(id: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         environments.make(id)
 
 
-def test_unknown_suite_and_argument() -> None:
+def test_unknown_suites_and_arguments_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="did you mean gymnax"):
         environments.list_environments("gymnx")
     with pytest.raises(
@@ -65,7 +66,7 @@ def test_unknown_suite_and_argument() -> None:
         environments.make("probe/memory", dely=5)
 
 
-def test_near_ignores_case_and_suite() -> None:
+def test_similar_names_ignore_case_and_suite() -> None:
     assert find_similar_names("cartpole", ["probe/memory", "gymnax/CartPole-v1"]) == [
         "gymnax/CartPole-v1"
     ]
@@ -86,7 +87,7 @@ def test_numbers_become_the_type_of_the_default(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", ["1e3", "1000", " +1000", 1e3])
-def test_whole_numbers_as_people_write_them(value: object) -> None:
+def test_integers_in_common_notations(value: object) -> None:
     assert environments.make("gymnax/CartPole-v1", max_steps_in_episode=value).time_limit == 1000
 
 
@@ -106,7 +107,7 @@ def test_whole_numbers_as_people_write_them(value: object) -> None:
         ("probe/truncation", {"terminate": 3}, "true or false"),
     ],
 )
-def test_wrong_values(id: str, arguments: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_refused(id: str, arguments: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         environments.make(id, **arguments)
 
@@ -136,12 +137,14 @@ def test_wrong_values(id: str, arguments: dict[str, object], message: str) -> No
         ),
     ],
 )
-def test_what_a_suite_fails_at(id: str, arguments: dict[str, object], message: str) -> None:
+def test_errors_of_a_suite_are_reported_with_the_arguments(
+    id: str, arguments: dict[str, object], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         environments.make(id, **arguments)
 
 
-def test_values_from_a_command_line() -> None:
+def test_values_from_a_command_line_are_converted() -> None:
     assert (
         environments.make("gymnax/FrozenLake-misc", is_slippery="false", map_name="8x8").time_limit
         == 200
@@ -157,7 +160,7 @@ def test_values_from_a_command_line() -> None:
     )
 
 
-def test_arguments_are_what_make_accepts() -> None:
+def test_default_arguments_are_accepted_by_make() -> None:
     for id in (
         "gymnax/CartPole-v1",
         "gymnax/DeepSea-bsuite",
@@ -172,7 +175,7 @@ def test_arguments_are_what_make_accepts() -> None:
     assert environments.default_arguments("probe/memory") == {"delay": 3}
 
 
-def test_own_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registered_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered_factories", {})
 
     def long_memory(*, delay: int = 20) -> Memory:
@@ -196,7 +199,7 @@ def test_a_suite_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_suite_that_needs_a_newer_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is listed all the same; pip installs nothing for its extra there, and the message says why."""
+    """It is still listed. pip would install nothing for its extra, and the message says why."""
     monkeypatch.setitem(table.SUITES, "navix", table.SUITES["navix"]._replace(min_python=(9, 9)))
     assert "navix/Navix-Empty-5x5-v0" in environments.list_environments("navix")
     with pytest.raises(
@@ -216,6 +219,6 @@ def test_a_suite_that_needs_a_newer_python(monkeypatch: pytest.MonkeyPatch) -> N
         "mine/" + "m" * 300,
     ],
 )
-def test_an_id_can_be_that_of_a_folder(id: str) -> None:
+def test_an_id_must_be_valid_as_a_folder(id: str) -> None:
     with pytest.raises(UsageError, match="cannot be registered: .* run folders are named after it"):
         registry.register(id, lambda: None)  # pyright: ignore[reportArgumentType]

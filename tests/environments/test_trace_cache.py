@@ -1,4 +1,4 @@
-"""Environments are traced once for all programs that contain them, and what suites do not need is not imported."""
+"""Tests that environments are traced once for all programs, and of lazy imports of suites."""
 
 import gc
 import re
@@ -19,18 +19,20 @@ SUITE = """
 import sys
 import rollax
 env = rollax.make("jaxmarl/MPE_simple_spread_v3")
-heavy = {"brax", "mujoco", "distrax", "matplotlib.pyplot", "jaxmarl.environments.storm.storm_env", "scipy.special"}
+heavy = {"brax", "mujoco", "distrax", "matplotlib.pyplot", \
+"jaxmarl.environments.storm.storm_env", "scipy.special"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 import jaxmarl
 assert jaxmarl.__version__ and "MPE_simple_v3" in jaxmarl.registered_envs
 from jaxmarl.environments import SMAX, SimpleSpreadMPE
-assert isinstance(env.dynamics, SimpleSpreadMPE) and isinstance(jaxmarl.make("MPE_simple_spread_v3"), SimpleSpreadMPE)
+assert isinstance(env.dynamics, SimpleSpreadMPE) and \
+isinstance(jaxmarl.make("MPE_simple_spread_v3"), SimpleSpreadMPE)
 assert rollax.make("jaxmarl/HeuristicEnemySMAX", scenario="3m").num_agents == 3
 """
 
 
 class Scaled(eqx.Module):
-    """Counts how often Python runs its step, which asks for its parameter in an `if`."""
+    """Environment that counts calls of its step, which reads its parameter in an `if`."""
 
     scale: jax.Array
     calls: list[int] = eqx.field(static=True, default_factory=list)
@@ -43,7 +45,7 @@ class Scaled(eqx.Module):
 
 
 def operations(step: Callable[[jax.Array], jax.Array]) -> list[str]:
-    """Those of a compiled batch of steps."""
+    """Return the operations of a compiled batch of steps."""
     return re.findall(
         r"= \S+ ([\w-]+)\(", jax.jit(jax.vmap(step)).lower(jnp.ones(4)).compile().as_text()
     )
@@ -62,8 +64,8 @@ def test_python_runs_once_for_all_programs() -> None:
     assert direct == through and "multiply" in direct
 
 
-def test_parameters_may_be_data() -> None:
-    """Of a batch of environments each has its own."""
+def test_parameters_may_be_traced() -> None:
+    """In a batch of environments, each has its own."""
 
     def step(scale: jax.Array) -> jax.Array:
         env = Scaled(scale)
@@ -72,7 +74,7 @@ def test_parameters_may_be_data() -> None:
     np.testing.assert_array_equal(jax.jit(jax.vmap(step))(jnp.arange(3.0)), [0, 1, 2])
 
 
-def test_values_go_with_their_object() -> None:
+def test_cached_values_are_freed_with_their_object() -> None:
     kept, made = ObjectCache(), []
 
     def make() -> Any:
@@ -93,8 +95,8 @@ def test_values_go_with_their_object() -> None:
     assert value() is None
 
 
-def test_of_a_suite_one_module_is_imported() -> None:
-    """And the suite's own functions are there for whoever asks for them afterwards."""
+def test_only_one_module_of_a_suite_is_imported() -> None:
+    """The suite's own functions can still be used afterwards."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SUITE], capture_output=True, text=True, timeout=300
     )

@@ -1,4 +1,4 @@
-"""Laws of every view: tasks are kept, and what lies within it can be found again, so that it can be described and drawn."""
+"""Tests of all wrappers: tasks are kept, and the inner environment can be described and drawn."""
 
 from typing import Any, NamedTuple
 
@@ -36,7 +36,10 @@ LIMIT = 4
 
 
 class Tasks(eqx.Module):
-    """The task is a number, which is observed and described. For one agent, or for two that observe their own number too."""
+    """Environment whose task is a number, which is observed and is the descriptor.
+
+    It has one agent, or two agents that also observe their own index.
+    """
 
     num_agents: int | None = eqx.field(static=True, default=None)
     keeps_task: bool = eqx.field(static=True, default=True)
@@ -94,7 +97,7 @@ class Tasks(eqx.Module):
 
 
 class Policy(NamedTuple):
-    """An algorithm whose memory is the number of its steps, and which always takes the first action."""
+    """Algorithm whose carry counts its steps and which always takes the first action."""
 
     def initial_carry(self, state: Any) -> Any:
         return jnp.zeros((), jnp.int32)
@@ -104,7 +107,7 @@ class Policy(NamedTuple):
 
 
 class Clock(Wrapper):
-    """A view as a user may write one: it adds the number of steps to the state, and to the observation as "clock"."""
+    """Custom wrapper that adds the number of steps to the state and the observation."""
 
     @property
     def observation_space(self) -> Any:
@@ -150,7 +153,7 @@ def subclasses(kind: type) -> set[type]:
     return {found for child in kind.__subclasses__() for found in (child, *subclasses(child))}
 
 
-def test_every_view_is_in_the_table() -> None:
+def test_every_wrapper_is_in_the_table() -> None:
     listed = set()
     for view in VIEWS.values():
         while isinstance(view, Wrapper):
@@ -160,8 +163,8 @@ def test_every_view_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_view_keeps_the_task(name: str) -> None:
-    """`reset_task` begins an episode of that task and of no other, with what `reset` gives in structure, shapes and types."""
+def test_a_wrapper_keeps_the_task(name: str) -> None:
+    """`reset_task` starts an episode of that task, with the structure and types of `reset`."""
     view = VIEWS[name]
     assert view.keeps_task
     task = view.sample_task(jax.random.key(1))
@@ -178,8 +181,8 @@ def test_a_view_keeps_the_task(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_what_lies_within_a_view_is_found(name: str) -> None:
-    """The environment, its state and its observation, at the start and after steps; the descriptor is that of its state."""
+def test_the_inner_state_of_a_wrapper_is_found(name: str) -> None:
+    """Environment, state and observation are found at every step, and the descriptor is equal."""
     view = VIEWS[name]
     state, obs = view.reset(jax.random.key(0))
     action = jnp.zeros(() if view.num_agents is None else view.num_agents, jnp.int32)
@@ -193,12 +196,14 @@ def test_what_lies_within_a_view_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_view_keeps_the_contract(name: str) -> None:
+def test_a_wrapper_passes_the_check(name: str) -> None:
     assert check_environment(VIEWS[name], steps=8).episodes >= 4
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_view_is_drawn_as_what_lies_within(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrapper_is_drawn_as_its_inner_environment(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     view, shown = VIEWS[name], []
     monkeypatch.setitem(
         drawings.DRAWINGS, "test/tasks", Drawing(lambda *scene: shown.append(scene), 10)
@@ -210,8 +215,11 @@ def test_a_view_is_drawn_as_what_lies_within(name: str, monkeypatch: pytest.Monk
     np.testing.assert_array_equal(inside, env.observe(inner))
 
 
-def test_the_end_of_an_episode_within_a_trial_is_shown() -> None:
-    """Through the views that do not change actions; the trial goes on from the start of its next episode all the same."""
+def test_the_end_of_an_episode_within_a_trial_is_rendered() -> None:
+    """This works through wrappers that do not change actions.
+
+    The trial continues from its next episode.
+    """
     view = PreviousActionReward(TimeLimit(Trials(ONE, 2), 100))
     state, obs = view.reset(jax.random.key(0))
     shown, episodes = [], []

@@ -1,4 +1,4 @@
-"""Laws of views: the last action and reward are shown where there are some, and a trial is its episodes and nothing else."""
+"""Tests of wrappers: previous actions and rewards, trials, time limits and repeated actions."""
 
 from functools import cache
 from typing import Any
@@ -22,7 +22,10 @@ NUM_ENVS, STEPS = 4, 80
 
 
 class Levers(eqx.Module):
-    """One of four levers ends the episode: which is the task. After `LIMIT` steps it is cut off. Every episode has a number."""
+    """Environment in which one of four levers, which is the task, ends the episode.
+
+    Episodes are truncated after `LIMIT` steps. Each episode observes a random number.
+    """
 
     parts: bool = eqx.field(static=True, default=False)
 
@@ -66,7 +69,7 @@ class Levers(eqx.Module):
 
 
 def script(env: Any) -> dict[str, Any]:
-    """Random actions in streams that restart, `[T, E]`: the states, what was seen, done and given."""
+    """Return states, observations, actions and rewards of random actions in streams, `[T, E]`."""
 
     def act(before: Any, key: jax.Array) -> tuple[Any, Any]:
         action_key, step_key = jax.random.split(key)
@@ -99,8 +102,8 @@ def played(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["recalling", "trials"])
-def test_the_last_action_and_reward_are_shown(kind: str) -> None:
-    """None at the start and after every end, whose number is that of the actions; or else what was just done and given."""
+def test_the_previous_action_and_reward_are_observed(kind: str) -> None:
+    """At the start and after every end, the reward is 0 and the action is the number of actions."""
     record = played(kind)
     obs, final, following = record["obs"], record["next_obs"], record["next"]
     np.testing.assert_array_equal(final["previous_action"], record["action"])
@@ -117,8 +120,8 @@ def test_the_last_action_and_reward_are_shown(kind: str) -> None:
     assert (obs["previous_action"][0] == ACTIONS).all() and (obs["previous_reward"][0] == 0).all()
 
 
-def test_recalling_changes_nothing_else() -> None:
-    """The same keys and actions give the same episodes with and without it; a dictionary keeps its parts."""
+def test_observing_previous_actions_changes_nothing_else() -> None:
+    """The same keys and actions give the same episodes. A dictionary keeps its parts."""
     plain, record = script(Levers()), played("recalling")
     for name in ("reward", "terminated", "truncated", "action", "reset", "state", "info"):
         jax.tree.map(np.testing.assert_array_equal, record[name], plain[name])
@@ -131,7 +134,7 @@ def test_recalling_changes_nothing_else() -> None:
 
 
 def episode_of(record: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Which episode of its trial a step belongs to, by counting inner ends `[T, E]`, and whether one ends with it."""
+    """Return the index of the episode in its trial for every step `[T, E]`, and whether it ends."""
     inner = record["state"][0]
     ends = (record["action"] == inner["task"]) | (inner["time"] + 1 >= LIMIT)
     number = np.zeros(ends.shape, int)
@@ -141,7 +144,7 @@ def episode_of(record: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_trial_ends_with_its_last_episode() -> None:
-    """It terminates exactly then, whether that episode was ended or cut off; nothing before ends it or cuts it off."""
+    """It terminates exactly then, whether that episode terminated or was truncated."""
     record = played("trials")
     number, ends = episode_of(record)
     np.testing.assert_array_equal(record["terminated"], ends & (number == EPISODES - 1))
@@ -153,8 +156,8 @@ def test_a_trial_ends_with_its_last_episode() -> None:
     np.testing.assert_array_equal(record["state"][2], number)
 
 
-def test_where_episodes_begin_is_shown() -> None:
-    """`begins` is 1 at the start of a trial and after every inner end, and 0 at the observation after the trial's last step."""
+def test_the_starts_of_episodes_are_observed() -> None:
+    """`begins` is 1 at the start of a trial and after inner ends. After the last step it is 0."""
     record = played("trials")
     number, ends = episode_of(record)
     last = record["terminated"]
@@ -170,7 +173,10 @@ def test_where_episodes_begin_is_shown() -> None:
 
 @pytest.mark.quick
 def test_a_trial_has_one_task() -> None:
-    """Every episode of a trial has it, with a start of its own; another trial draws another task."""
+    """All of its episodes have the same task and different starts.
+
+    Another trial samples another task.
+    """
     record = played("trials")
     number, _ = episode_of(record)
     task, start = record["state"][0]["task"], record["obs"]["observation"][..., 0]
@@ -185,8 +191,8 @@ def test_a_trial_has_one_task() -> None:
     assert {place for _, _, place in starts} == set(range(EPISODES))
 
 
-def test_returns_of_episodes_add_up_to_that_of_the_trial() -> None:
-    """The step's reward stands at the number of its episode, and everything else is zero."""
+def test_returns_of_episodes_sum_to_that_of_the_trial() -> None:
+    """The reward of a step is at the index of its episode, and the rest is zero."""
     record = played("trials")
     number, _ = episode_of(record)
     expected = np.where(np.arange(EPISODES) == number[..., None], record["reward"][..., None], 0)
@@ -195,8 +201,8 @@ def test_returns_of_episodes_add_up_to_that_of_the_trial() -> None:
     assert (record["info"]["steps"] == 1).all(), "what the environment itself tells is kept"
 
 
-def test_what_is_remembered_lives_as_long_as_a_trial() -> None:
-    """After an inner end the last action and reward are still shown, which without a trial they are not."""
+def test_previous_actions_are_kept_between_episodes_of_a_trial() -> None:
+    """After an inner end they are still observed, in contrast to an end without trials."""
     record = played("trials")
     _, ends = episode_of(record)
     inner = ends & ~record["terminated"]
@@ -208,15 +214,18 @@ def test_what_is_remembered_lives_as_long_as_a_trial() -> None:
 
 
 class Alone(Levers):
-    """The same, with the starts that a trial of one episode draws."""
+    """Environment with the starts that a trial of one episode samples."""
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
         task_key, start_key = jax.random.split(key)
         return self.reset_task(jax.random.split(start_key, 1)[0], self.sample_task(task_key))
 
 
-def test_a_trial_of_one_episode_is_the_episode() -> None:
-    """States, observations, rewards and restarts are the same; `begins` comes in addition, and being cut off is an end."""
+def test_a_trial_of_one_episode_equals_the_episode() -> None:
+    """States, observations, rewards and restarts are the same.
+
+    `begins` is added, and a truncation becomes a termination.
+    """
     alone, trial = (
         script(PreviousActionReward(Alone(parts=True))),
         script(PreviousActionReward(Trials(Levers(parts=True), 1))),
@@ -234,7 +243,7 @@ def test_a_trial_of_one_episode_is_the_episode() -> None:
 
 
 @pytest.mark.parametrize("parts", [False, True])
-def test_views_keep_the_contract(parts: bool) -> None:
+def test_wrappers_pass_the_check(parts: bool) -> None:
     env = PreviousActionReward(Trials(Levers(parts), 2))
     assert check_environment(env, steps=30).episodes > 4
     assert (env.name, env.time_limit, env.num_agents, env.action_space) == (
@@ -246,7 +255,7 @@ def test_views_keep_the_contract(parts: bool) -> None:
     assert PreviousActionReward(Levers(parts)).time_limit == LIMIT
 
 
-def test_what_cannot_be_viewed() -> None:
+def test_unsupported_environments_are_refused() -> None:
     for id in ("probe/continuous", "probe/multi-discrete", "probe/two-agents"):
         with pytest.raises(
             UsageError, match=f"{id}: .*an environment with discrete actions and without agents"
@@ -258,7 +267,11 @@ def test_what_cannot_be_viewed() -> None:
 
 
 class Steps(eqx.Module):
-    """The time, seen and paid. The only agent ends after 5 steps; of several the first does, each other one a step later."""
+    """Environment that observes the time and returns it as reward.
+
+    A single agent ends after 5 steps. With several, the first one does, and each other one a step
+    later.
+    """
 
     num_agents: int | None = eqx.field(static=True, default=None)
     how: str = eqx.field(static=True, default="mean")
@@ -304,8 +317,11 @@ def walked(env: Any, steps: int) -> list[Transition]:
 
 
 @pytest.mark.quick
-def test_a_time_limit_cuts_off() -> None:
-    """With the true last observation; the end of a task stays one, and a limit beneath that is shorter stays as it is."""
+def test_a_time_limit_truncates() -> None:
+    """The last observation is the true one.
+
+    Terminations remain, and a shorter inner limit is kept.
+    """
     steps = walked(TimeLimit(Steps(), 3), 3)
     assert [bool(step.truncated) for step in steps] == [False, False, True]
     assert not any(step.terminated for step in steps) and steps[-1].obs.tolist() == [3.0]
@@ -317,7 +333,7 @@ def test_a_time_limit_cuts_off() -> None:
 
 
 def test_an_action_is_repeated_until_the_first_end() -> None:
-    """Rewards and what is told add up to the same; an agent that has ended gets nothing more until the others have."""
+    """Rewards and info are the sums over repeats. An agent that has ended receives nothing more."""
     steps = walked(ActionRepeat(Steps(how="sum"), 3), 2)
     assert [
         float(step.info["odd"]) for step in walked(ActionRepeat(Steps(), 3), 2)
@@ -336,8 +352,11 @@ def test_an_action_is_repeated_until_the_first_end() -> None:
     assert ActionRepeat(Steps(), 3).time_limit == 4
 
 
-def test_a_repeat_tells_what_it_paid_and_where_the_next_episode_of_a_trial_begins() -> None:
-    """What views within add to the observation is of the whole repeat, which no action of the episode before leads into."""
+def test_repeated_actions_report_their_total_reward_in_trials() -> None:
+    """Inner wrappers observe the reward of the whole repeat.
+
+    A repeat stops at the end of an episode.
+    """
     env = ActionRepeat(PreviousActionReward(Trials(Levers(), 3)), 2)
     state, _ = env.reset(jax.random.key(0))
     begun = []
@@ -357,7 +376,7 @@ def test_a_repeat_tells_what_it_paid_and_where_the_next_episode_of_a_trial_begin
     [Levers(), Levers(parts=True), Steps(), Steps(2)],
     ids=["levers", "parts", "steps", "agents"],
 )
-def test_limits_and_repeats_keep_the_contract(env: Any) -> None:
+def test_time_limits_and_repeats_pass_the_check(env: Any) -> None:
     for view in (TimeLimit(env, 3), ActionRepeat(env, 2), TimeLimit(ActionRepeat(env, 2), 2)):
         report = check_environment(view, steps=12)
         assert report.episodes >= 12 and not any("own end" in note for note in report.notes)

@@ -1,4 +1,4 @@
-"""The fixtures of tests that train, and the command line within this process."""
+"""Fixtures of tests that train, and the command line in this process."""
 
 from cli.conftest import rollax
 from support.fixtures import compile_once, train

@@ -1,4 +1,4 @@
-"""Policies of runs as files: what is written, what is refused, and that it is opened without rollax."""
+"""Tests of exported policies: files, error messages, and use without rollax."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def recurrent(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of two seeds with a GRU and normalized observations."""
+    """Return the folder of a run of two seeds with a GRU and normalized observations."""
     folder = tmp_path_factory.mktemp("recurrent") / "run"
     config = library.PPOConfig(
         num_envs=4, num_steps=8, sequence_length=8, num_minibatches=2, normalize_observations=True
@@ -46,7 +46,7 @@ def recurrent(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def alone(program: str, folder: Path, *without: str) -> str:
-    """What a fresh process prints that runs a program in a folder, and cannot import some packages."""
+    """Return the output of a program in a new process that cannot import some packages."""
     blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in ("rollax", *without))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "JAX_PLATFORMS": "cpu"
@@ -60,7 +60,8 @@ def alone(program: str, folder: Path, *without: str) -> str:
 
 
 PLAY = """
-observations, resets, actions = (np.load("../played.npz")[name] for name in ("observations", "resets", "actions"))
+observations, resets, actions = (np.load("../played.npz")[name] for name in \
+("observations", "resets", "actions"))
 found, carry = [], {name: x for name, x in inputs.items() if name.startswith("carry/")}
 for observation, reset in zip(observations, resets, strict=True):
     outputs = act({**carry, "observation": observation, "reset": reset})
@@ -71,8 +72,8 @@ print("the same")
 """
 
 
-def test_opened_without_rollax(recurrent: Path, tmp_path: Path) -> None:
-    """The program of the model card runs as it stands, in a process without rollax, and acts on what was played by hand."""
+def test_exports_run_without_rollax(recurrent: Path, tmp_path: Path) -> None:
+    """The program of the model card runs unchanged and acts as the policy did by hand."""
     policy = library.load(recurrent)
     act = jax.jit(lambda obs, carry: policy.act(obs, carry, jax.random.key(0)))
     random, carry, played = np.random.default_rng(0), policy.initial_carry(), []
@@ -104,8 +105,8 @@ def test_opened_without_rollax(recurrent: Path, tmp_path: Path) -> None:
         assert alone(program + PLAY, tmp_path / to, *without).splitlines()[-1] == "the same"
 
 
-def test_the_card_tells_arguments_of_evaluations_apart(rollax: Rollax) -> None:
-    """What a policy was trained in is not what it was evaluated in."""
+def test_the_card_lists_arguments_of_evaluations_separately(rollax: Rollax) -> None:
+    """The environment of evaluations may differ from that of training."""
     arguments = ["--env.gravity", 9.0, "--eval-env.gravity", 5.0]
     small = ["--total-steps", 2 * FRAMES, "--eval-count", 1, *SMALL_WORDS, "--run-dir", "run"]
     assert rollax("train", "ppo", "gymnax/CartPole-v1", *arguments, *small).code == 0
@@ -120,8 +121,8 @@ def test_the_card_tells_arguments_of_evaluations_apart(rollax: Rollax) -> None:
 
 
 @pytest.mark.quick
-def test_what_is_written(rollax: Rollax, recurrent: Path) -> None:
-    """Paths and the largest difference are printed, files described, and the card has scores, seeds and settings."""
+def test_export_writes_the_files_and_the_card(rollax: Rollax, recurrent: Path) -> None:
+    """Paths and the largest difference are printed. The card has scores, seeds and settings."""
     outcome = rollax(
         "export", recurrent, "--to", "numpy", "--member", 1, "--checkpoint", "best", "--stochastic"
     )
@@ -163,8 +164,8 @@ def test_what_is_written(rollax: Rollax, recurrent: Path) -> None:
 
 
 @pytest.mark.quick
-def test_nothing_is_replaced_unasked(rollax: Rollax, finished: Path) -> None:
-    """Neither the policy nor a card elsewhere; what else is in the folder stays when one is told to."""
+def test_existing_files_are_replaced_only_with_overwrite(rollax: Rollax, finished: Path) -> None:
+    """This includes a card elsewhere. Other files in the folder remain."""
     words = ["export", finished, "--to", "numpy", "--output", "out", "--card", "cards/mine.md"]
     assert rollax(*words).code == 0
     assert sorted(path.name for path in Path("out").iterdir()) == [
@@ -217,8 +218,10 @@ def test_nothing_is_replaced_unasked(rollax: Rollax, finished: Path) -> None:
         ([], ["--to"]),
     ],
 )
-def test_mistakes(rollax: Rollax, finished: Path, words: list[str], parts: list[str]) -> None:
-    """One message, exit code 2, nothing written."""
+def test_mistakes_have_one_message_and_write_nothing(
+    rollax: Rollax, finished: Path, words: list[str], parts: list[str]
+) -> None:
+    """The exit code is 2."""
     Path("taken").write_text("")
     before = sorted(finished.rglob("*"))
     outcome = rollax("export", finished, *words)
@@ -229,10 +232,10 @@ def test_mistakes(rollax: Rollax, finished: Path, words: list[str], parts: list[
     ]
 
 
-def test_runs_that_have_no_policy(
+def test_runs_without_a_policy_are_refused(
     rollax: Rollax, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No run, none with a checkpoint, solutions that are numbers, a package that is not there."""
+    """A missing run, a run without a checkpoint, solutions that are vectors, missing packages."""
     assert "is not a run" in rollax("export", "nowhere", "--to", "numpy").err
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.yaml").write_bytes((finished / "config.yaml").read_bytes())
@@ -266,8 +269,8 @@ def _of_archive(folder: str) -> library.RunOptions:
     )
 
 
-def test_an_elite(tmp_path: Path) -> None:
-    """Of a cell of an archive, which the files are named by and which acts unlike another."""
+def test_an_elite_is_exported(tmp_path: Path) -> None:
+    """The folder is named after its cell, and two elites act differently."""
     config = {"batch_size": 16, "grid": (4, 4)}
     chosen = _of_archive(str(tmp_path / "run"))
     library.train(
@@ -298,8 +301,8 @@ def test_an_elite(tmp_path: Path) -> None:
     assert not np.allclose(*actions)
 
 
-def test_a_run_in_progress(finished: Path, tmp_path: Path) -> None:
-    """The checkpoint that there is, with a warning while a process holds the run."""
+def test_a_run_in_progress_is_exported_with_a_warning(finished: Path, tmp_path: Path) -> None:
+    """The warning is given while a process holds the run."""
     before = library.export(finished, "numpy", tmp_path / "a", checkpoint=2 * FRAMES)
     with layout.lock_folder(finished):
         during = library.export(finished, "numpy", tmp_path / "b", checkpoint=2 * FRAMES)
@@ -310,10 +313,10 @@ def test_a_run_in_progress(finished: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_what_does_not_act_alike_is_not_left(
+def test_an_export_that_acts_differently_is_not_written(
     rollax: Rollax, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other weights are an error, exit code 1, and no file is there."""
+    """Other weights are an error with exit code 1."""
 
     def wrong(program: Any) -> dict[str, bytes]:
         constants = {
@@ -332,10 +335,10 @@ def test_what_does_not_act_alike_is_not_left(
     assert list(Path().iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written(
+def test_a_failed_write_leaves_no_files(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk leaves no half of an export."""
+    """A full disk leaves no partial export."""
     write, written = exporter.write_atomically, []
 
     def full(path: Path, content: bytes) -> None:
@@ -350,8 +353,8 @@ def test_a_folder_that_cannot_be_written(
     assert len(written) == 1 and list(tmp_path.iterdir()) == []
 
 
-def test_a_run_with_objects_of_its_own(tmp_path: Path) -> None:
-    """They are passed again, and the network is named as the user's own."""
+def test_a_run_with_a_custom_environment_and_network(tmp_path: Path) -> None:
+    """They are passed again, and the card names the network as custom."""
     environment = library.make("probe/masked")
 
     def network(key: jax.Array) -> Any:
@@ -368,8 +371,8 @@ def test_a_run_with_objects_of_its_own(tmp_path: Path) -> None:
         library.export(tmp_path / "run", "numpy", environment=environment)
 
 
-def test_agents_that_see_who_they_are(tmp_path: Path) -> None:
-    """Their numbers are added within: what goes in is the observation of the environment."""
+def test_agents_with_identifiers(tmp_path: Path) -> None:
+    """The identifiers are added inside. The input is the observation of the environment."""
     network, chosen = (
         library.NetworkConfig(hidden=(8,), agent_id=True),
         options(tmp_path / "run", updates=2, eval_count=1),
@@ -390,8 +393,8 @@ def test_agents_that_see_who_they_are(tmp_path: Path) -> None:
     assert action.shape[:2] == (1, 2) and not np.allclose(action[0, 0], action[0, 1])
 
 
-def test_the_server(recurrent: Path, tmp_path: Path) -> None:
-    """The example answers requests with a memory, and says what is wrong with one."""
+def test_the_server_example(recurrent: Path, tmp_path: Path) -> None:
+    """It answers requests with a memory and reports an invalid observation."""
     library.export(recurrent, "jax", tmp_path / "policy")
     words = [
         sys.executable,
@@ -433,7 +436,7 @@ def test_onnx_example(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Ten steps of four environments."""
+    """It prints ten steps of four environments."""
     library.export(recurrent, "onnx", tmp_path / "policy")
     monkeypatch.setattr(sys, "argv", ["onnx_policy.py", str(tmp_path / "policy")])
     runpy.run_path(str(ROOT / "examples" / "onnx_policy.py"))

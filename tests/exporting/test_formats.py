@@ -1,4 +1,4 @@
-"""Every kind of policy acts alike in every format."""
+"""Tests that every kind of policy acts the same in every format."""
 
 import json
 import operator
@@ -28,14 +28,14 @@ SMALL = {"num_envs": 2, "num_steps": 2, "num_minibatches": 1, "num_epochs": 1}
 
 
 def of_row(name: str) -> Any:
-    """The policy of a row of the table of laws, before any update."""
+    """Return the policy of a row of the table of laws, before any update."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     return _policy(algorithm, row.environment, row.config)
 
 
 def of_ppo(name: str, **network: Any) -> Any:
-    """A policy of PPO in an environment of that name, before any update."""
+    """Return a policy of PPO in the named environment, before any update."""
     environment, kinds = rollax.make(name), ALGORITHMS["ppo"]
     shape = NetworkConfig(**{"hidden": (8,), "embedding": 4, "core_size": 8, **network})
     steps = {"sequence_length": 2} if shape.core != "none" else {}
@@ -50,7 +50,7 @@ def _policy(algorithm: Any, environment: Any, config: Any) -> Any:
 
 
 def _spread(leaf: jax.Array) -> jax.Array:
-    """Weights apart from their first values, by which all actions are about as good."""
+    """Add noise to weights, because all actions of new policies have about the same probability."""
     if leaf.dtype != jnp.float32 or leaf.ndim < 2:
         return leaf
     return leaf + jax.random.normal(jax.random.key(leaf.size), leaf.shape)
@@ -72,7 +72,7 @@ POLICIES: dict[str, Callable[[], Any]] = {
         "xminigrid/MiniGrid-Empty-5x5", core="gru", attention=2, activation="gelu"
     ),
 }
-# What takes long to trace is tried in fewer formats.
+# Policies that take long to trace are tested in fewer formats.
 FEWER = {
     "ppo": (
         ("jax", True),
@@ -87,13 +87,13 @@ FEWER = {
     "ppo-apart": (("numpy", True), ("onnx", False)),
     "ppo-types": (("onnx", True), ("numpy", False)),
 }
-# Of arrays in the carry.
+# Numbers of arrays in the carry.
 NUMBERS = {"ppo-lstm": 2, "ppo-blocks": 2, "ppo-gtrxl": 4, "pqn-gru": 1, "memory and attention": 1}
 
 
 @pytest.mark.parametrize("name", mark_quick(POLICIES, "ppo-types"))
-def test_every_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On observations of its environment, greedily and sampling, with a memory carried from step to step."""
+def test_policies_act_the_same_in_every_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It acts on observations of its environment, greedily and by sampling, with its memory."""
     policy, plays = POLICIES[name](), {}
     played = parity.collect_observations
     monkeypatch.setattr(
@@ -129,8 +129,11 @@ def _inputs(policy: Any, plays: Any) -> dict[str, np.ndarray]:
     return {**plays[0], "reset": plays[1]}
 
 
-def test_stablehlo_and_a_fixed_batch() -> None:
-    """The text is compiled and acts alike; a batch that does not divide the environments, and one of many, too."""
+def test_stablehlo_and_fixed_batch_sizes() -> None:
+    """The text of StableHLO is compiled and compared.
+
+    Batch sizes include 3, which does not divide the number of environments.
+    """
     policy = of_row("ppo-gru")
     for to, batch in (("stablehlo", 3), ("jax", 16), ("onnx", 3)):
         files, described, found = exporter.make_files(policy, FORMATS[to], batch, True)
@@ -145,7 +148,10 @@ def test_stablehlo_and_a_fixed_batch() -> None:
 
 
 def test_sampling_follows_the_key() -> None:
-    """A jax export samples by its key as the policy does: the comparison is of sampled actions, which other keys change."""
+    """With the same key, an export to JAX samples the same actions as the policy.
+
+    Other keys change them.
+    """
     policy = of_row("ppo-continuous")
     files, _, found = exporter.make_files(policy, FORMATS["jax"], None, False)
     assert found.is_same and found.difference < 1e-4
@@ -159,7 +165,7 @@ def test_sampling_follows_the_key() -> None:
 
 
 def test_bfloat16_is_refused() -> None:
-    """Where there is no such type; jax has it."""
+    """NumPy and ONNX have no such type."""
     policy = of_row("ppo-bfloat16")
     for to in ("numpy", "onnx"):
         with pytest.raises(UsageError, match="bfloat16.*--to jax or stablehlo"):
@@ -167,7 +173,7 @@ def test_bfloat16_is_refused() -> None:
 
 
 def everything(inputs: dict[str, Any]) -> dict[str, Any]:
-    """Operations that policies of ours hardly use."""
+    """Return the results of operations, including those that policies rarely use."""
     x, y, n = inputs["x"], inputs["y"], inputs["n"]
     values = [
         *(
@@ -242,7 +248,7 @@ def everything(inputs: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("module", [numpy_file, onnx_file])
 def test_every_operation(module: Any) -> None:
-    """As JAX computes it, for a batch that is open."""
+    """Results equal those of JAX for a batch of open size."""
     (batch,) = jax.export.symbolic_shape("batch")
     kinds = {
         "x": ((batch, 4), jnp.float32),
@@ -273,15 +279,15 @@ def test_every_operation(module: Any) -> None:
 
 
 def test_the_inverse_error_function() -> None:
-    """To single precision, up to where its argument rounds to 1."""
+    """It is exact to single precision, up to arguments that round to 1."""
     x = jnp.concatenate(
         [jnp.linspace(-0.999999, 0.999999, 4001), jnp.asarray([-1 + 1e-7, 1 - 1e-7, 0.0])]
     )
     np.testing.assert_allclose(erf_inv(x), jax.lax.erf_inv(x), rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_known_is_computed() -> None:
-    """A choice that is made, a factor 1 and what no output needs are not in a program."""
+def test_constants_are_folded() -> None:
+    """A program has no choices between constants, no factors of 1 and no unused operations."""
 
     def function(inputs: dict[str, Any]) -> dict[str, Any]:
         x = inputs["x"]
@@ -299,8 +305,8 @@ def test_what_is_known_is_computed() -> None:
     )
 
 
-def test_a_uniform_number_of_1_is_below_1() -> None:
-    """Rounded to 1 it would make an infinite noise."""
+def test_a_uniform_number_of_1_gives_finite_noise() -> None:
+    """A uniform number that rounds to 1 would otherwise give infinite noise."""
     program, source = replace_key_with_uniforms(
         make_policy_program(of_row("ppo-continuous"), None, False, {"erf_inv": erf_inv}).program
     )
@@ -320,8 +326,8 @@ def _file(program: Any) -> Any:
     return io.BytesIO(numpy_file.write_numpy(program)["policy.npz"])
 
 
-def test_other_random_numbers_are_refused() -> None:
-    """Whole numbers are drawn from bits, which the formats with uniform numbers have not."""
+def test_random_integers_are_refused() -> None:
+    """They are drawn from bits, which the formats with uniform numbers do not have."""
 
     def function(inputs: dict[str, Any]) -> dict[str, Any]:
         key = jax.random.wrap_key_data(inputs["key"])
@@ -338,8 +344,8 @@ def test_other_random_numbers_are_refused() -> None:
         replace_key_with_uniforms(trace_program(function, kinds, {}))
 
 
-def test_the_reader_names_what_is_wrong() -> None:
-    """An input that is missing, one of another shape, and a file of another version."""
+def test_the_reader_reports_errors() -> None:
+    """A missing input, an input of the wrong shape, and a file with unknown operations."""
     program = make_policy_program(of_row("ppo"), None, True).program
     act = numpy_policy.load(_file(program))
     with pytest.raises(ValueError, match="'observation' is missing"):
@@ -359,8 +365,8 @@ def test_the_reader_names_what_is_wrong() -> None:
     assert json.loads(text)["inputs"]["observation"][1] == ["batch", 3]
 
 
-def test_differences_are_seen() -> None:
-    """Other floats, other whole numbers, other shapes and types, NaN on one side; infinity on both is none."""
+def test_differences_are_detected() -> None:
+    """Other floats, integers, shapes and types count, and NaN or infinity in one result only."""
     one = {"action": np.asarray([1.0, np.inf, np.nan], np.float32), "n": np.arange(1000)}
 
     def is_same(**changes: Any) -> bool:
@@ -387,8 +393,8 @@ def test_differences_are_seen() -> None:
     assert not is_same(action=one["action"].astype(float)) and not is_same(action=one["action"][:2])
 
 
-def test_examples_of_the_package_stay_apart() -> None:
-    """The reader that is copied beside a policy imports NumPy and the standard library alone."""
+def test_the_copied_reader_has_no_other_imports() -> None:
+    """The reader that is copied into exports imports NumPy and the standard library only."""
     lines = Path(numpy_policy.__file__).read_text().splitlines()
     imported = [line for line in lines if line.startswith(("import", "from"))]
     assert imported == ["import json", "import math", "import numpy as np"]

@@ -1,4 +1,4 @@
-"""Environments of rollax as gymnasium environments."""
+"""Tests of environments of rollax as Gymnasium environments."""
 
 import importlib.util
 
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.quick
 @pytest.mark.parametrize(
     "name", ["gymnax/CartPole-v1", "memory/repeat-previous", "jumanji/Snake-v1"]
 )
-def test_gymnasium_finds_no_fault(name: str) -> None:
-    """A box, an integer, and a dictionary with an action mask."""
+def test_the_checker_of_gymnasium_passes(name: str) -> None:
+    """The observations are a box, an integer, and a dictionary with an action mask."""
     env = rollax.to_gymnasium(name, render_mode="rgb_array")
-    check_env(env, skip_render_check=True)  # that check makes the environment by its registered id
+    check_env(env, skip_render_check=True)  # it would make the environment by its registered id
     picture = env.render()
     assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3
 
 
-def test_episodes_are_those_of_the_environment() -> None:
+def test_episodes_equal_those_of_the_environment() -> None:
     """The same keys give the same observations, rewards and ends. A seed repeats them."""
     environment = rollax.make("gymnax/CartPole-v1")
     env = rollax.to_gymnasium(environment)
@@ -56,7 +56,7 @@ def test_episodes_are_those_of_the_environment() -> None:
     assert not np.array_equal(first, second)
 
 
-def test_masks() -> None:
+def test_action_masks() -> None:
     env = rollax.to_gymnasium("jumanji/Snake-v1")
     with pytest.raises(rollax.UsageError, match="no action mask"):
         env.action_masks()
@@ -66,7 +66,7 @@ def test_masks() -> None:
         rollax.to_gymnasium("gymnax/CartPole-v1").action_masks()
 
 
-def test_spaces() -> None:
+def test_spaces_are_converted() -> None:
     box = to_gymnasium_space(spaces.Box((0, -1), np.inf, (2,)))
     assert box == gymnasium.spaces.Box(np.array([0, -1], np.float32), np.inf, (2,), np.float32)
     assert to_gymnasium_space(spaces.Box(0, 1, (3,), "bool")) == gymnasium.spaces.MultiBinary((3,))
@@ -91,7 +91,7 @@ def test_spaces() -> None:
         (3, "environment"),
     ],
 )
-def test_what_is_refused(environment: object, text: str) -> None:
+def test_unsupported_environments_are_refused(environment: object, text: str) -> None:
     with pytest.raises(rollax.UsageError, match=text):
         rollax.to_gymnasium(environment)  # pyright: ignore[reportArgumentType]
 

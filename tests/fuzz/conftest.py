@@ -1,4 +1,4 @@
-"""What users may write, and how each of it has to be answered: at once, with a remedy, and with nothing left behind."""
+"""Fixtures of fuzz tests, in which invalid input is refused quickly and without leaving files."""
 
 import contextlib
 import time
@@ -15,17 +15,17 @@ from rollax.training import loop
 from rollax.training.compile import device_memory
 from rollax.training.compile import program as programs
 
-MEMORY = 12 * 10**9  # bytes, of every machine
-QUICK = 20.0  # seconds of processors for an answer; most take a hundredth of it
+MEMORY = 12 * 10**9  # bytes of memory on every machine
+QUICK = 20.0  # seconds of processor time for an answer; most need a hundredth of it
 
 
 class Accepted(Exception):
-    """A run would have begun: everything that is checked before compiling was found good."""
+    """Raised where a run would start, when all checks before compilation have passed."""
 
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working folder; runs end where they would be compiled, and their folder is removed by the test's own."""
+    """Return an empty working folder, in a process where runs end instead of being compiled."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -43,13 +43,16 @@ Answer = Callable[..., str | None]
 
 
 def is_remedy(message: str) -> bool:
-    """Whether a message is more than the name of what is wrong."""
+    """Return whether a message is more than the name of the error."""
     return len(message) > 25 and "Traceback" not in message and "object at 0x" not in message
 
 
 @pytest.fixture
 def answer(nowhere: Path) -> Answer:
-    """`answer(function)`: the message of the UsageError, or None where it was accepted. Fails for anything else."""
+    """Return a function that calls a function and returns the message of its UsageError, or None.
+
+    Any other error fails the test.
+    """
 
     def ask(function: Callable[[], Any]) -> str | None:
         started = time.process_time()
@@ -70,7 +73,10 @@ def answer(nowhere: Path) -> Answer:
 
 @pytest.fixture
 def command(nowhere: Path, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, str]]:
-    """`command("train", ...)`: the exit code, 0 where a run would have begun, and what was said. Fails for a traceback."""
+    """Return a function that runs a command and returns its exit code and output.
+
+    The code is 0 if a run would have started. A traceback fails the test.
+    """
 
     def run(*words: str) -> tuple[int, str]:
         started = time.process_time()

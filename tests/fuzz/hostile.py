@@ -1,4 +1,4 @@
-"""What a folder from somebody else may hold: links, pipes, code, escape sequences, numbers without end."""
+"""Attacks on received folders: links, pipes, code, escape sequences and huge numbers."""
 
 import contextlib
 import json
@@ -12,19 +12,19 @@ import yaml
 
 from rollax.training.checkpoints.summary import read_summary, write_summary
 
-SECONDS = 30  # in which each command must answer
+SECONDS = 30  # time limit of each command
 ESCAPE = "\x1b[2J\x1b]0;title\x07\u202e\x9b31m"
 MARKUP = "[bold red]x[blue]"
 HTML = "<img src=x onerror=alert(1)>"
 FORGED = "x\nerror: forged"
 FORBIDDEN = ("\x1b", "\x07", "\x9b", "\u202e", "\nerror: forged")
 FILES = ("config.yaml", "environment.json", "metrics.jsonl", "evaluations.npz", ".lock")
-Attack = Callable[[Path, Path], None]  # of a folder, and of a place outside
+Attack = Callable[[Path, Path], None]  # function of a folder and a path outside of it
 
 
 @contextlib.contextmanager
 def in_time(seconds: int = SECONDS) -> Iterator[None]:
-    """Fail if what is inside hangs, also while it opens a pipe, and if it catches the error."""
+    """Fail if the block takes too long, also while it opens a pipe or if it catches the error."""
     late: list[str] = []
 
     def fail(*_: Any) -> None:
@@ -53,7 +53,7 @@ def contents(folder: Path) -> dict[str, bytes | str | None]:
 
 
 def link_file(name: str) -> Attack:
-    """The file is a link to the same content elsewhere, which would be read, appended to or truncated."""
+    """Make the file a link to the same content elsewhere, which must not be read or changed."""
 
     def attack(folder: Path, outside: Path) -> None:
         target = outside / name.lstrip(".")
@@ -66,7 +66,7 @@ def link_file(name: str) -> Attack:
 
 
 def link_to_nothing(name: str) -> Attack:
-    """The file is a link to a file that would be made elsewhere."""
+    """Make the file a link to a missing file elsewhere, which must not be created."""
 
     def attack(folder: Path, outside: Path) -> None:
         (folder / name).unlink(missing_ok=True)
@@ -76,7 +76,7 @@ def link_to_nothing(name: str) -> Attack:
 
 
 def pipe(name: str) -> Attack:
-    """The file is a pipe, which blocks whoever opens it."""
+    """Make the file a pipe, which blocks a process that opens it."""
 
     def attack(folder: Path, outside: Path) -> None:
         (folder / name).unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def folder_instead(name: str) -> Attack:
 
 
 def huge(name: str) -> Attack:
-    """The file has 20 GB, of which none is on the disk."""
+    """Make the file a sparse file of 20 GB."""
 
     def attack(folder: Path, outside: Path) -> None:
         (folder / name).touch()
@@ -111,7 +111,7 @@ def text(name: str, content: str) -> Attack:
 
 
 def lines(*records: Any) -> Attack:
-    """Further lines of metrics."""
+    """Append lines to the metrics."""
 
     def attack(folder: Path, outside: Path) -> None:
         with (folder / "metrics.jsonl").open("a") as file:
@@ -124,19 +124,19 @@ def lines(*records: Any) -> Attack:
 
 
 def hard_link(folder: Path, outside: Path) -> None:
-    """The metrics have another name elsewhere, so that whoever appends to them changes that file."""
+    """Give the metrics another name elsewhere, so that appending would change that file."""
     os.link(folder / "metrics.jsonl", outside / "metrics.jsonl")
 
 
 def link_checkpoint(folder: Path, outside: Path) -> None:
-    """The newest checkpoint is a link."""
+    """Make the newest checkpoint a link."""
     newest = max((folder / "checkpoints").glob("step_*"))
     newest.rename(outside / newest.name)
     newest.symlink_to(outside / newest.name)
 
 
 def file_of_a_checkpoint_elsewhere(folder: Path, outside: Path) -> None:
-    """A checkpoint says that one of its files is a device."""
+    """Name a device as one of the files of a checkpoint."""
     newest = max((folder / "checkpoints").glob("step_*"))
     write_summary(
         newest, read_summary(newest)._replace(files={"../../../../../../../../dev/zero": 0})
@@ -149,13 +149,13 @@ def pipe_in_a_checkpoint(folder: Path, outside: Path) -> None:
 
 
 def summary_of_others(folder: Path, outside: Path) -> None:
-    """The values of a checkpoint's summary are of other types."""
+    """Give values of a checkpoint's summary wrong types."""
     newest = max((folder / "checkpoints").glob("step_*"))
     write_summary(newest, read_summary(newest)._replace(metrics=[], step="x", settings=3))  # pyright: ignore[reportArgumentType]
 
 
 def change_settings(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change config.yaml, and what the checkpoints know of it, so that they agree."""
+    """Change config.yaml and the summaries of checkpoints in the same way."""
     document = yaml.safe_load((folder / "config.yaml").read_text())
     change(document)
     (folder / "config.yaml").write_text(yaml.safe_dump(document))

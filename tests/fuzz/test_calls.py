@@ -1,4 +1,7 @@
-"""What is passed to `train` and to `Policy.evaluate`: what is meant is accepted, the rest refused, and nothing written."""
+"""Tests of arguments of `train` and `Policy.evaluate`.
+
+Unambiguous values are accepted, others are refused, and nothing is written.
+"""
 
 import dataclasses
 import random
@@ -31,7 +34,7 @@ def train(algorithm: Any = "ppo", environment: Any = "probe/memory", **arguments
 
 @pytest.fixture
 def spec_of(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spec]:
-    """`spec_of(...)`: the specification that `train` makes of its arguments."""
+    """Return a function that returns the specification that `train` makes of its arguments."""
 
     def made(**arguments: Any) -> Spec:
         taken: list[Spec] = []
@@ -112,14 +115,14 @@ PICTURES = {"environment": "gymnax/Breakout-MinAtar"}
     ],
     ids=lambda given: str(given)[:50],
 )
-def test_meant(
+def test_unambiguous_arguments_are_converted(
     spec_of: Callable[..., Spec], given: dict[str, Any], read: Callable[[Spec], bool]
 ) -> None:
     assert read(spec_of(**given))
 
 
 class Raw:
-    """As an environment of gymnax looks to us."""
+    """Object that looks like an environment of Gymnax."""
 
     name = "CartPole-v1"
     __module__ = "gymnax.environments.classic_control.cartpole"
@@ -141,7 +144,8 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ),
         (
             {"total_steps": "2048"},
-            "total_steps ('2048') must be an integer or None, not a string. Write 2048 without quotes",
+            "total_steps ('2048') must be an integer or None, not a string. Write 2048 "
+            "without quotes",
         ),
         ({"total_steps": True}, "total_steps (True) must be an integer"),
         ({"total_steps": float("inf")}, "total_steps (inf) must be an integer"),
@@ -214,7 +218,8 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ({"network": {"initial_std": float("nan")}}, "network.initial_std (nan) must be finite"),
         (
             {"network": 5},
-            "network must be settings, a dictionary of settings, or a function from a key to a network, got 5",
+            "network must be settings, a dictionary of settings, or a function from a "
+            "key to a network, got 5",
         ),
         ({"network": rollax.SACConfig()}, "network must be NetworkConfig"),
         ({"metrics": 5}, "metrics must be a function or None, got 5"),
@@ -235,7 +240,8 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ({"arguments": ["delay"]}, "arguments (['delay']) must be a dictionary"),
         (
             {"arguments": {"delay": object}},
-            "arguments.delay must be a number, a string, an array or a list of them, got <class 'object'> (type)",
+            "arguments.delay must be a number, a string, an array or a list of them, "
+            "got <class 'object'> (type)",
         ),
         ({"arguments": {"delay": float("nan")}}, "delay must be an integer"),
         (
@@ -280,7 +286,7 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
     ],
     ids=lambda given: str(given)[:60],
 )
-def test_refused(answer: Answer, given: dict[str, Any], part: str) -> None:
+def test_invalid_arguments_are_refused(answer: Answer, given: dict[str, Any], part: str) -> None:
     message = answer(lambda: train(**given))
     assert message is not None and part in message, message
 
@@ -294,13 +300,15 @@ def test_refused(answer: Answer, given: dict[str, Any], part: str) -> None:
         lambda: PPOConfig(clip_values="no"),
     ],
 )
-def test_of_an_instance(answer: Answer, make: Callable[[], Any]) -> None:
-    """Where it is made, and not where it is used."""
+def test_invalid_settings_are_refused_at_construction(
+    answer: Answer, make: Callable[[], Any]
+) -> None:
+    """The error comes when the settings are created, not when they are used."""
     assert answer(make) is not None
 
 
-def test_what_is_traced_may_be_anything() -> None:
-    """Settings that are data hold whatever a pytree may hold, and lose nothing of it."""
+def test_traced_settings_may_be_any_pytree() -> None:
+    """Settings that are data store any leaf of a pytree unchanged."""
     config = jax.tree.map(lambda leaf: jnp.full(3, leaf), PPOConfig(num_envs=8.0))
     assert config.num_envs == 8 and config.gamma.shape == (3,)
     assert dataclasses.asdict(validate_settings(PPOConfig())) == dataclasses.asdict(PPOConfig())
@@ -344,8 +352,8 @@ ANY += [
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_at_random(answer: Answer, nowhere: Path, seed: int) -> None:
-    """Anything in any place: refused by a UsageError, or accepted."""
+def test_random_arguments(answer: Answer, nowhere: Path, seed: int) -> None:
+    """Any value for any argument is accepted or refused with a UsageError."""
     draw = random.Random(seed)
     names = [
         "total_steps",
@@ -380,7 +388,7 @@ def test_at_random(answer: Answer, nowhere: Path, seed: int) -> None:
         )
         if not (
             name == "network" and callable(value)
-        ):  # what a function of the user's own raises is the user's
+        ):  # errors of a custom function are the user's
             answer(lambda name=name, value=value: train(**{name: value}))
         for left in nowhere.iterdir():
             shutil.rmtree(left)
@@ -388,7 +396,7 @@ def test_at_random(answer: Answer, nowhere: Path, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    """Of a network that never learnt."""
+    """Return the policy of an untrained network."""
     spec = make_spec("ppo", "probe/memory", {}, SMALL, NETWORK, RunOptions(), {})
     algorithm, environment = programs.build_algorithm_and_environment(spec)
     state = jax.jit(algorithm.init)(jax.random.key(0), to_arrays(SMALL))
@@ -417,15 +425,15 @@ KEY = jax.random.key(0)
     ],
     ids=lambda given: str(given)[:40],
 )
-def test_of_an_evaluation(
+def test_invalid_arguments_of_evaluate_are_refused(
     policy: Policy, answer: Answer, arguments: tuple[Any, ...], part: str
 ) -> None:
     message = answer(lambda: policy.evaluate(*arguments))
     assert message is not None and part in message, message
 
 
-def test_an_evaluation_that_is_meant(policy: Policy) -> None:
-    """Whole numbers of other types, and keys as they were of old."""
+def test_valid_arguments_of_evaluate_are_converted(policy: Policy) -> None:
+    """Integers of other types and old-style keys are accepted."""
     numbers, episodes = policy.evaluate(np.float32(4), KEY)
     assert episodes.length.shape == (4,)
     assert policy.evaluate(4, jax.random.PRNGKey(0))[0] == numbers

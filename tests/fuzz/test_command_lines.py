@@ -1,4 +1,7 @@
-"""Hundreds of command lines: each ends with exit code 2 and a remedy, or is accepted, and is answered at once."""
+"""Tests of hundreds of command lines.
+
+Each is accepted or ends with exit code 2 and a remedy, in a short time.
+"""
 
 import random
 import shutil
@@ -14,7 +17,7 @@ Command = Callable[..., tuple[int, str]]
 TRAIN = ["train", "ppo", "probe/memory"]
 HUGE = ("1000000000", "1000000000000", "9" * 400, str(2**31), str(2**63))
 
-# Refused, with what the message must say.
+# Refused options, with parts of the message.
 REFUSED = [
     (["--config.num-steps", "1000000000"], "num_steps (1000000000)"),
     (["--config.num-envs", "1000000000"], "num_envs (1000000000)"),
@@ -58,7 +61,9 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("words", "parts"), [(row[0], row[1:]) for row in REFUSED], ids=lambda x: str(x[:1])[:40]
 )
-def test_refused(command: Command, words: list[str], parts: tuple[str, ...]) -> None:
+def test_invalid_options_are_refused(
+    command: Command, words: list[str], parts: tuple[str, ...]
+) -> None:
     code, message = command(*TRAIN, *words)
     assert code == 2, message
     assert [part for part in parts if part not in message] == [], message
@@ -76,7 +81,7 @@ def test_refused(command: Command, words: list[str], parts: tuple[str, ...]) -> 
     ],
     ids=" ".join,
 )
-def test_meant(command: Command, words: list[str]) -> None:
+def test_valid_options_are_accepted(command: Command, words: list[str]) -> None:
     code, message = command(*TRAIN, *words)
     assert code == 0, message
 
@@ -86,8 +91,8 @@ def test_meant(command: Command, words: list[str]) -> None:
     "option",
     ["--config.capacity", "--config.batch-size", "--config.num-envs", "--config.replay-ratio"],
 )
-def test_replay(command: Command, option: str, word: str) -> None:
-    """No size of a replay is too large for an answer."""
+def test_huge_replay_sizes_are_refused(command: Command, option: str, word: str) -> None:
+    """The message names the setting, however large the number is."""
     code, message = command("train", "dqn", "probe/two-steps", option, word)
     assert code == 2 and option.split(".")[1].replace("-", "_") in message, message
 
@@ -128,7 +133,7 @@ def test_replay(command: Command, option: str, word: str) -> None:
     ],
     ids=lambda words: " ".join(words)[:40],
 )
-def test_other_commands(command: Command, words: list[str]) -> None:
+def test_invalid_words_of_other_commands_are_refused(command: Command, words: list[str]) -> None:
     code, message = command(*words)
     assert code == 2 and is_remedy(message), message
 
@@ -221,8 +226,8 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_at_random(command: Command, nowhere: Path, seed: int) -> None:
-    """Options with values that may not suit them: whatever is not refused with exit code 2 is accepted."""
+def test_random_options(command: Command, nowhere: Path, seed: int) -> None:
+    """Options with random values are accepted or refused with exit code 2."""
     draw = random.Random(seed)
     for _ in range(20):
         words = [*TRAIN, "--config.num-envs", "4"] if draw.random() < 0.3 else list(TRAIN)

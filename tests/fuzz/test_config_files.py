@@ -1,4 +1,7 @@
-"""config.yaml edited by hand: every damage is refused with the file and the key, and nothing in it is executed."""
+"""Tests of edited config.yaml files.
+
+Errors name the file and the key, and nothing in the file is executed.
+"""
 
 import random
 from collections.abc import Callable
@@ -16,7 +19,7 @@ from rollax.training.spec import make_spec
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The file of a run with something under every key but the last."""
+    """Return the config of a run with values under every key but the last."""
     folder = tmp_path_factory.mktemp("written")
     config, network = PPOConfig(num_envs=4, num_steps=8), NetworkConfig(filters=((16, 3, 1),))
     options = RunOptions(total_steps=3200, seeds=4)
@@ -40,7 +43,10 @@ Refuses = Callable[[str | bytes], str]
 
 @pytest.fixture
 def refuses(nowhere: Path) -> Refuses:
-    """`refuses(content)`: the message, which names the file."""
+    """Return a function that checks that content is refused with the name of the file.
+
+    It returns the message.
+    """
 
     def read(content: str | bytes) -> str:
         (nowhere / CONFIG_FILE).write_bytes(
@@ -58,7 +64,10 @@ def refuses(nowhere: Path) -> Refuses:
 
 
 def changed(text: str, path: str, value: Any) -> str:
-    """The file with another value under a key such as config.gamma; without it for a value `...`."""
+    """Return the file with another value under a key such as config.gamma.
+
+    The value `...` removes the key.
+    """
     document = yaml.safe_load(text)
     *outer, last = path.split(".")
     place = document
@@ -130,7 +139,9 @@ def changed(text: str, path: str, value: Any) -> str:
     ],
     ids=str,
 )
-def test_a_key(refuses: Refuses, text: str, path: str, value: Any, part: str) -> None:
+def test_invalid_values_are_refused(
+    refuses: Refuses, text: str, path: str, value: Any, part: str
+) -> None:
     assert part in refuses(changed(text, path, value))
 
 
@@ -154,7 +165,7 @@ def test_a_key(refuses: Refuses, text: str, path: str, value: Any, part: str) ->
     ],
     ids=lambda content: repr(content[:24]),
 )
-def test_a_file(refuses: Refuses, nowhere: Path, content: bytes) -> None:
+def test_invalid_files_are_refused(refuses: Refuses, nowhere: Path, content: bytes) -> None:
     refuses(content)
     assert [path.name for path in nowhere.iterdir()] == [CONFIG_FILE]
 
@@ -165,7 +176,8 @@ def test_a_file(refuses: Refuses, nowhere: Path, content: bytes) -> None:
         (
             "delay: 3",
             "delay: 2020-01-01",
-            "arguments.delay must be a string, a number, true, false or null, got 2020-01-01 (date)",
+            "arguments.delay must be a string, a number, true, false or null, got "
+            "2020-01-01 (date)",
         ),
         ("delay: 3", "delay: !!binary aGVsbG8=", "arguments.delay"),
         ("delay: 3", "delay: !!set {a, b}", "arguments.delay"),
@@ -177,13 +189,18 @@ def test_a_file(refuses: Refuses, nowhere: Path, content: bytes) -> None:
         ("  gamma: 0.99\n", "  gamma: 0.99\n  gamma: 0.9\n", "'gamma' occurs twice"),
     ],
 )
-def test_yaml_of_other_kinds(refuses: Refuses, text: str, old: str, new: str, part: str) -> None:
+def test_unsupported_yaml_types_are_refused(
+    refuses: Refuses, text: str, old: str, new: str, part: str
+) -> None:
     assert old in text
     assert part in refuses(text.replace(old, new, 1))
 
 
-def test_numbers_as_people_write_them(nowhere: Path, text: str) -> None:
-    """1e-3 is a text for YAML 1.1, but a number for everyone else; anchors that come to an end are no harm."""
+def test_numbers_in_common_notations(nowhere: Path, text: str) -> None:
+    """YAML 1.1 reads 1e-3 as a string, but it is accepted as a number.
+
+    Finite anchors are accepted.
+    """
     (nowhere / CONFIG_FILE).write_text(
         changed(text, "config.learning_rate", "1e-3").replace("gamma: 0.99", "gamma: &g 0.99", 1)
     )
@@ -212,8 +229,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_at_random(nowhere: Path, text: str, seed: int) -> None:
-    """Other values anywhere, and letters changed anywhere: a specification or a UsageError."""
+def test_random_changes(nowhere: Path, text: str, seed: int) -> None:
+    """Random values and random bytes give a specification or a UsageError."""
     draw, document = random.Random(seed), yaml.safe_load(text)
     paths = list(document) + [
         f"{outer}.{key}"

@@ -1,4 +1,4 @@
-"""Some sixty broken environments: each is refused before anything is written, and says what is wrong."""
+"""Tests of about sixty broken environments, which are refused before anything is written."""
 
 import random
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from support.runs import NETWORK, SMALL
 
 
 class Good(eqx.Module):
-    """Counts its steps, and ends after ten of them."""
+    """Valid environment that counts its steps and ends after ten."""
 
     name = "mine/good"
     observation_space = Box(0.0, 1.0, (2,))
@@ -95,7 +95,7 @@ def raising(self: Any, *_: Any) -> Any:
 
 FLOAT, HALF = jnp.ones(()), jnp.ones((), jnp.float16)
 MASKED = Dict({"x": Box(0, 1, (2,)), "action_mask": Box(0, 1, (3,), "bool")})
-# In what the message must say of each.
+# Broken environments, with a part of the message.
 BROKEN: dict[str, tuple[Any, str]] = {
     "name is a number": (with_members(name=5), "name"),
     "name is empty": (with_members(name=""), "name"),
@@ -259,12 +259,12 @@ def train(environment: Any) -> Any:
     return rollax.train("ppo", environment, config=SMALL, network=NETWORK, quiet=True)
 
 
-def test_a_good_one(answer: Answer) -> None:
+def test_a_valid_environment_is_accepted(answer: Answer) -> None:
     assert answer(lambda: train(Good())) is None
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_one(answer: Answer, name: str) -> None:
+def test_a_broken_environment_is_refused(answer: Answer, name: str) -> None:
     environment, part = BROKEN[name]
     _leaked.clear()
     message = answer(lambda: train(environment))
@@ -283,10 +283,10 @@ FACTORIES: list[tuple[Callable[..., Any], str]] = [
 
 
 @pytest.mark.parametrize(("factory", "part"), FACTORIES)
-def test_a_broken_factory(
+def test_a_broken_factory_is_refused(
     answer: Answer, monkeypatch: pytest.MonkeyPatch, factory: Callable[..., Any], part: str
 ) -> None:
-    """As a command meets it, by its id."""
+    """The environment is made from its id."""
     monkeypatch.setattr(registry, "_registered_factories", {})
     rollax.register("mine/Broken", factory)
     message = answer(lambda: train("mine/Broken"))
@@ -303,8 +303,8 @@ NETWORKS: list[Any] = [
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_broken_network(answer: Answer, network: Any) -> None:
-    """A function of the user's own that makes no network."""
+def test_a_broken_network_is_refused(answer: Answer, network: Any) -> None:
+    """A custom function does not return a network."""
     assert (
         answer(lambda: rollax.train("ppo", Good(), config=SMALL, network=network, quiet=True))
         is not None

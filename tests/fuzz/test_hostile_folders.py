@@ -1,4 +1,7 @@
-"""Runs from somebody else: no command runs their code, touches what is outside, hangs, or prints escape sequences."""
+"""Tests of received run folders.
+
+No command runs their code, changes files outside, hangs, or prints escape sequences.
+"""
 
 import json
 import os
@@ -37,7 +40,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are 
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working folder with a module that leaves a file when it is imported."""
+    """Return a folder with a working folder, whose module leaves a file when it is imported."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "evil_module.py").write_text(EVIL)
     monkeypatch.chdir(tmp_path / "here")
@@ -49,7 +52,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def stopped(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four updates that was stopped after two."""
+    """Return a run of four updates that was stopped after two."""
     folder = tmp_path_factory.mktemp("hostile") / "run"
     rollax.train(
         *("ppo", "probe/memory"),
@@ -80,7 +83,10 @@ Command = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture, nowhere: Path) -> Command:
-    """`command("ls", run)`: the exit code and all that was printed. Fails for what no command may do."""
+    """Return a function that runs a command and returns its exit code and output.
+
+    It fails if the command runs code, prints escape sequences or has a traceback.
+    """
 
     def run(*words: Any) -> tuple[int, str]:
         capsys.readouterr()
@@ -99,7 +105,7 @@ def command(capsys: pytest.CaptureFixture, nowhere: Path) -> Command:
 
 
 def quietly(function: Callable[[], Any]) -> None:
-    """Call a function in time, which may raise nothing but UsageError."""
+    """Call a function that may raise only UsageError, within the time limit."""
     with in_time():
         try:
             function()
@@ -108,8 +114,8 @@ def quietly(function: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ATTACKS, ids=lambda name: name.replace(" ", "-"))
-def test_attack(name: str, run: Path, outside: Path, command: Command) -> None:
-    """Nothing outside changes, and each command answers; a good run beside it is listed all the same."""
+def test_attacks_on_run_folders(name: str, run: Path, outside: Path, command: Command) -> None:
+    """Nothing outside changes, each command answers, and a valid run next to it is still listed."""
     good = shutil.copytree(run, run.with_name("good"))
     ATTACKS[name](run, outside)
     before = contents(outside)
@@ -136,7 +142,9 @@ LINKED = (
 
 
 @pytest.mark.parametrize("name", LINKED, ids=lambda name: name.replace(" ", "-"))
-def test_further_commands(name: str, run: Path, outside: Path, command: Command) -> None:
+def test_attacks_with_further_commands(
+    name: str, run: Path, outside: Path, command: Command
+) -> None:
     ATTACKS[name](run, outside)
     before = contents(outside)
     command("plot", run)
@@ -163,8 +171,8 @@ COMMANDS = (
 )
 
 
-def test_no_module_is_imported(run: Path, command: Command) -> None:
-    """Because a folder names it, as its environment or among its imports."""
+def test_modules_named_by_a_folder_are_not_imported(run: Path, command: Command) -> None:
+    """The folder names a module in its environment or among its imports."""
     change_settings(
         run, lambda document: document.update(environment=NAMES, imports=["evil_module"])
     )
@@ -189,8 +197,10 @@ def test_no_module_is_imported(run: Path, command: Command) -> None:
 @pytest.mark.parametrize(
     "words", [("--import", "evil_module"), ("--trust",)], ids=["import", "trust"]
 )
-def test_modules_that_the_user_names(run: Path, nowhere: Path, words: tuple[str, ...]) -> None:
-    """Or a folder that the user trusts: its modules are imported."""
+def test_modules_named_by_the_user_are_imported(
+    run: Path, nowhere: Path, words: tuple[str, ...]
+) -> None:
+    """The user names the module or trusts the folder."""
     change_settings(
         run, lambda document: document.update(environment=NAMES, imports=["evil_module"])
     )
@@ -206,11 +216,12 @@ def test_trust_in_python(run: Path, nowhere: Path) -> None:
     assert (nowhere / "here" / "ran").exists()
 
 
-def test_a_module_in_an_id_that_the_user_writes(nowhere: Path, command: Command) -> None:
-    """It is imported, and kept with the modules of the run."""
+def test_a_module_in_an_id_of_the_user_is_imported(nowhere: Path, command: Command) -> None:
+    """It is stored with the imports of the run."""
     (nowhere / "here" / "own_module.py").write_text(
         "import gymnasium\n"
-        "gymnasium.register('Own-v0', entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=20)\n"
+        "gymnasium.register('Own-v0', "
+        "entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=20)\n"
     )
     try:
         rollax.train(
@@ -229,8 +240,8 @@ def test_a_module_in_an_id_that_the_user_writes(nowhere: Path, command: Command)
         sys.modules.pop("own_module", None)
 
 
-def test_names_are_printed_as_they_are(run: Path, command: Command) -> None:
-    """No markup and no escape sequence of a folder's name is understood, by a terminal, a figure or a page."""
+def test_markup_in_folder_names_is_escaped(run: Path, command: Command) -> None:
+    """Markup and escape sequences have no effect in a terminal, a figure or a page."""
     odd = shutil.copytree(run, run.parent / f"{MARKUP}{ESCAPE}{HTML}$\\frac$\nbreak")
     code, told = command("ls", os.path.relpath(run.parent))
     assert code == 0 and MARKUP in told and "\\u001b" in told
@@ -244,8 +255,10 @@ def test_names_are_printed_as_they_are(run: Path, command: Command) -> None:
     assert command("resume", odd, "--total-steps", "1")[0] == 2
 
 
-def test_animations_of_a_report(run: Path, outside: Path, command: Command) -> None:
-    """Those of the run's own folder come into the page; none that a link leads to."""
+def test_reports_embed_only_animations_of_the_run(
+    run: Path, outside: Path, command: Command
+) -> None:
+    """Animations in the run's own folder are embedded, but not those that a link leads to."""
     (outside / "private.gif").write_bytes(b"GIF89a private")
     figures = run / "figures"
     figures.mkdir()
@@ -264,8 +277,10 @@ def test_animations_of_a_report(run: Path, outside: Path, command: Command) -> N
 
 
 @pytest.mark.parametrize("name", ["exports", "opponents/predator"])
-def test_folders_that_are_links(name: str, run: Path, outside: Path, command: Command) -> None:
-    """What rollax writes by itself is not written elsewhere, nor is a policy read there."""
+def test_linked_subfolders_are_not_used(
+    name: str, run: Path, outside: Path, command: Command
+) -> None:
+    """Nothing is written to their targets, and no policy is read from there."""
     (run / name).parent.mkdir(exist_ok=True)
     (run / name).symlink_to(outside)
     change_settings(
@@ -312,8 +327,8 @@ def test_logs_that_are_a_link(name: str, run: Path, outside: Path) -> None:
     assert contents(outside) == before and "compiling" not in show.lines
 
 
-def test_checkpoints_on_another_disk(run: Path, outside: Path) -> None:
-    """The folder of checkpoints may be a link: the run goes on, and what is not its own there is kept."""
+def test_checkpoints_in_a_linked_folder(run: Path, outside: Path) -> None:
+    """The folder of checkpoints may be a link. The run continues and keeps other files there."""
     other = shutil.copytree(
         max((run / "checkpoints").glob("step_*")), outside / "step_000000000001"
     )
@@ -335,8 +350,10 @@ def test_checkpoints_on_another_disk(run: Path, outside: Path) -> None:
     assert (outside / "precious").read_text() == "precious"
 
 
-def test_git_in_a_received_folder(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs that a repository in a run names are not run for the commit of another."""
+def test_git_settings_of_a_received_folder_are_ignored(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs named in the git config of a run are not executed to find a commit."""
     (run / ".git").mkdir()
     for name in ("objects", "refs"):
         (run / ".git" / name).mkdir()

@@ -1,4 +1,7 @@
-"""Studies from somebody else: none runs their code, writes elsewhere, hangs, or shows a password."""
+"""Tests of received studies.
+
+No command runs their code, writes elsewhere, hangs, or shows a password.
+"""
 
 import json
 import os
@@ -29,12 +32,15 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes are 
 
 
 class Trained(Exception):
-    """A worker would have been started."""
+    """Raised where a worker would start."""
 
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working folder with a module that leaves a file when it is imported; nothing is trained."""
+    """Return a folder with a working folder, whose module leaves a file when it is imported.
+
+    Nothing is trained.
+    """
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "evil_module.py").write_text(EVIL)
     monkeypatch.chdir(tmp_path / "here")
@@ -57,7 +63,7 @@ def outside(nowhere: Path) -> Path:
 
 
 def made(folder: Path, **search: Any) -> Path:
-    """A study with a batch that waits."""
+    """Return the folder of a new study with a batch that has not run."""
     spec = StudySpec(
         *("ppo", "probe/memory"),
         range={"gamma": (0.5, 0.9), "gae_lambda": (0.5, 0.9)},
@@ -90,7 +96,10 @@ def change_batch(folder: Path, **values: Any) -> None:
 
 @pytest.fixture
 def sweep(capsys: pytest.CaptureFixture, nowhere: Path) -> Callable[..., tuple[int, str]]:
-    """`sweep(folder)`: the exit code and what was printed. Fails for what no command may do."""
+    """Return a function that continues a study and returns its exit code and output.
+
+    It fails if the command runs code, prints escape sequences or has a traceback.
+    """
 
     def run(*words: Any) -> tuple[int, str]:
         capsys.readouterr()
@@ -124,7 +133,7 @@ def pipe(name: str) -> Callable[[Path, Path], None]:
 
 
 def foreign_run(folder: Path, outside: Path) -> None:
-    """The batch's run is a folder elsewhere, which would be renamed."""
+    """Make the batch's run a folder elsewhere, which must not be renamed."""
     path = os.path.relpath(outside, folder / "batches" / "0000")
     change_batch(folder, runs=[[path, [0]]])
 
@@ -173,7 +182,7 @@ ATTACKS: dict[str, Callable[[Path, Path], None]] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS, ids=lambda name: name.replace(" ", "-"))
-def test_attack(
+def test_attacks_on_studies(
     name: str, study: Path, outside: Path, sweep: Callable[..., tuple[int, str]]
 ) -> None:
     ATTACKS[name](study, outside)
@@ -188,10 +197,10 @@ def test_attack(
 
 
 @pytest.mark.parametrize("name", ["workers", "workers/0.log"])
-def test_output_of_workers(
+def test_output_of_workers_is_not_written_elsewhere(
     name: str, study: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not written elsewhere."""
+    """The folder or file of the output is a link."""
     monkeypatch.setattr(
         launchers.subprocess, "Popen", lambda *_, **__: pytest.fail("a worker is started")
     )
@@ -203,7 +212,7 @@ def test_output_of_workers(
 
 
 class Planted:
-    """A pickle that leaves a file when it is read."""
+    """Object whose pickle creates a folder when it is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -213,7 +222,7 @@ class Planted:
 
 
 def ended(folder: Path) -> Study:
-    """The study, with a result of each trial that was drawn."""
+    """Return the study with a result for each of its trials."""
     study = Study(folder)
     for batch in study.list_batches():
         for trial in batch.trials:
@@ -223,8 +232,8 @@ def ended(folder: Path) -> Study:
 
 
 @pytest.mark.parametrize("prefix", ["cma", "sepcma", "cmawm"])
-def test_pickles_of_a_journal(nowhere: Path, prefix: str) -> None:
-    """The state of CMA-ES, which Optuna unpickles, is not read."""
+def test_pickles_in_a_journal_are_not_read(nowhere: Path, prefix: str) -> None:
+    """Optuna would unpickle the state of CMA-ES."""
     folder = made(nowhere / "study", method="cmaes", trials=64)
     planted = pickle.dumps(Planted(nowhere / "ran")).hex()
     study = Study(folder)
@@ -238,8 +247,8 @@ def test_pickles_of_a_journal(nowhere: Path, prefix: str) -> None:
     assert not (nowhere / "ran").exists()
 
 
-def test_cma_es_learns(nowhere: Path) -> None:
-    """Its state follows from the trials: no pickle is stored, and each process has the same."""
+def test_cma_es_learns_without_pickles(nowhere: Path) -> None:
+    """Its state follows from the trials, so that no pickle is stored and processes agree."""
     folder = made(nowhere / "study", method="cmaes", trials=90, batch=6)
     for _ in range(14):
         study = ended(folder)
@@ -258,13 +267,13 @@ def test_cma_es_learns(nowhere: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_modules_of_a_study(
+def test_modules_of_a_study_are_not_imported(
     study: Path,
     sweep: Callable[..., tuple[int, str]],
     workers: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are not imported because it names them, neither here nor in a worker."""
+    """Neither this process nor a worker imports modules because the study names them."""
     monkeypatch.setattr(
         launchers.subprocess, "Popen", lambda *_, **__: pytest.fail("a worker is started")
     )
@@ -285,7 +294,7 @@ def test_modules_of_a_study(
 @pytest.mark.parametrize(
     "words", [["--import", "evil_module"], ["--trust"]], ids=["import", "trust"]
 )
-def test_workers_import_what_the_user_names(
+def test_workers_import_modules_that_the_user_names(
     study: Path, nowhere: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = []
@@ -312,10 +321,13 @@ def test_workers_import_what_the_user_names(
         assert ("--trust" in command) == ("--trust" in words)
 
 
-def test_a_foreign_database(
+def test_a_foreign_database_is_not_opened(
     study: Path, outside: Path, sweep: Callable[..., tuple[int, str]]
 ) -> None:
-    """It is neither opened nor made because a folder names it; a study of one's own in a database goes on with --trust."""
+    """A database named by a folder is neither opened nor created.
+
+    With --trust, a study in a database continues.
+    """
     (outside / "journal.log").write_bytes((study / "journal.log").read_bytes())
     for storage in (
         f"sqlite:///{outside}/precious",
@@ -344,10 +356,13 @@ def test_a_foreign_database(
     assert optuna.get_all_study_names(f"sqlite:///{outside / 'own.db'}")
 
 
-def test_the_command_that_makes_a_study_trusts_its_database(
+def test_the_command_that_creates_a_study_trusts_its_database(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its workers do, too, and no word of theirs holds the address, which may have a password."""
+    """Its workers also do.
+
+    Their arguments do not contain the address, which may have a password.
+    """
     commands: list[list[str]] = []
 
     def started(command: list[str], **_: Any) -> None:
@@ -356,7 +371,10 @@ def test_the_command_that_makes_a_study_trusts_its_database(
 
     monkeypatch.setattr(launchers, "_list_gpus", list)
     monkeypatch.setattr(launchers.subprocess, "Popen", started)
-    words = "ppo probe/memory --sweep.gamma 0.5 0.9 --study-dir study --workers 2 --num-envs 4 --num-steps 8 --num-minibatches 2"
+    words = (
+        "ppo probe/memory --sweep.gamma 0.5 0.9 --study-dir study --workers 2 "
+        "--num-envs 4 --num-steps 8 --num-minibatches 2"
+    )
     with pytest.raises(Trained):
         main(
             [

@@ -1,4 +1,7 @@
-"""Every public function with arguments that it cannot have: one line that names the argument, and nothing written."""
+"""Tests of public functions with invalid arguments.
+
+The error is one line that names the argument, and nothing is written.
+"""
 
 import inspect
 import shutil
@@ -33,10 +36,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = VIEWS | {
     for name in rollax.__all__
     if inspect.isroutine(value := getattr(rollax, name)) or inspect.isclass(value)
 }
-# Classes that nobody calls with keywords, and functions that pass further keywords on: to an environment, or to the options.
+# Classes that are not called with keywords, and functions that pass further keywords to an
+# environment or to the options.
 OTHERS = ("Environment", "UsageError", "make", "resume")
 METHODS = ("evaluate", "elite", "correct_archive", "evaluate_tasks")
-# Values that no argument of these functions can have, and some that only a few can.
+# Values that are invalid for every argument of these functions or for nearly every one.
 ODD: list[Any] = [
     True,
     -1,
@@ -55,7 +59,7 @@ ODD: list[Any] = [
 ODD += [np.zeros(2), jnp.ones(3)]
 KEY = jax.random.key(0)
 RUN: tuple[Any, ...] = ("there-is-no-run",)
-# What is passed besides the odd value, for functions that read a run, which is not there, or make something small.
+# Other arguments, for functions that read a missing run or create something small.
 CALLS: dict[str, tuple[Any, ...]] = {
     "train": ("ppo", "probe/memory"),
     "resume": RUN,
@@ -81,14 +85,14 @@ CALLS: dict[str, tuple[Any, ...]] = {
 
 
 def required(function: Callable[..., Any]) -> dict[str, Any]:
-    """Something for every argument without a default."""
+    """Return a value for every argument without a default."""
     parameters = inspect.signature(function).parameters.values()
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {one.name: None for one in parameters if one.default is one.empty and one.kind in kinds}
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in OTHERS])
-def test_a_misspelt_keyword(name: str, nowhere: Path) -> None:
+def test_a_misspelled_keyword_is_refused(name: str, nowhere: Path) -> None:
     if (
         inspect.isclass(FUNCTIONS[name])
         and FUNCTIONS[name].__init__ is object.__init__
@@ -102,15 +106,15 @@ def test_a_misspelt_keyword(name: str, nowhere: Path) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_misspelt_keyword_of_a_policy(name: str) -> None:
-    """It is refused before the policy is looked at."""
+def test_a_misspelled_keyword_of_a_policy_is_refused(name: str) -> None:
+    """It is refused before the policy is used."""
     method = getattr(rollax.Policy, name)
     with pytest.raises(UsageError, match="unknown keyword 'sede'"):
         method(None, **{key: None for key in required(method) if key != "self"}, sede=1)
 
 
 def given(name: str) -> list[tuple[str, Any]]:
-    """Calls of a function, of which each has one argument that is odd."""
+    """Return calls of a function in which one argument has an invalid value."""
     return [
         (argument, value)
         for argument in inspect.signature(FUNCTIONS[name]).parameters
@@ -123,10 +127,10 @@ def accepted(*_: Any, **__: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_odd_values(
+def test_invalid_values_are_refused(
     name: str, nowhere: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A UsageError, or nothing: a run is not begun, and none is there to be read."""
+    """The error is a UsageError. No run is started or read."""
     monkeypatch.setattr("rollax.sweeps.sweep_session.launch_workers", accepted)
     function = FUNCTIONS[name]
     places = [
@@ -153,7 +157,7 @@ def test_odd_values(
             pass
         except Exception as error:
             raise AssertionError(f"{asked} raises {type(error).__name__}: {error}") from error
-        for left in nowhere.iterdir():  # of what was accepted
+        for left in nowhere.iterdir():  # files of accepted calls
             shutil.rmtree(left)
 
 
@@ -254,6 +258,6 @@ def test_odd_values(
         ),
     ],
 )
-def test_the_argument_is_named(call: Callable[[], Any], part: str, answer: Answer) -> None:
+def test_the_message_names_the_argument(call: Callable[[], Any], part: str, answer: Answer) -> None:
     message = answer(call)
     assert message is not None and part in message, message

@@ -1,11 +1,12 @@
-"""Metrics of a short run of every algorithm with a fixed seed, so that no change of the numbers goes unnoticed.
+"""Metrics of a short run of every algorithm with a fixed seed, to detect unintended changes.
 
-A golden value is not a law: where numbers change on purpose, look at the differences that
+Where numbers change on purpose, check the differences that
 
     PYTHONPATH=tests python -m golden.test_golden
 
-prints, and commit the file that it writes. `--exact` compares every bit and writes nothing, on the machine and with the versions
-that wrote the file. The tolerance of the test allows for other orders of addition on other machines and versions.
+prints, and commit the file that it writes. `--exact` compares every bit and writes nothing. It
+needs the machine and the versions that wrote the file. The tolerance of the test allows for other
+orders of addition on other machines and versions.
 """
 
 import functools
@@ -25,7 +26,7 @@ from rollax import Metrics
 from rollax.algorithms.registry import ALGORITHMS
 
 FILE = Path(__file__).parent / "values.json"
-NUM_UPDATES, NUM_COMPARED, TOLERANCE = 4, 2, 1e-3  # later updates may differ by one more elite
+NUM_UPDATES, NUM_COMPARED, TOLERANCE = 4, 2, 1e-3  # later updates may differ by one elite
 ROWS = tuple(BY_NAME)
 
 
@@ -48,7 +49,10 @@ def flatten_metrics(metrics: Metrics) -> dict[str, jax.Array]:
 
 @functools.cache
 def record(name: str, num_updates: int = NUM_UPDATES) -> dict[str, Any]:
-    """Return the metrics of each update and, under "state", one digest of all leaves of the last state."""
+    """Return the metrics of each update and a digest of the last state.
+
+    The digest is under "state" and covers all leaves.
+    """
     algorithm, config = build(name)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     step, rows = jax.jit(algorithm.step), []

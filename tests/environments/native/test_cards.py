@@ -1,4 +1,4 @@
-"""The games with cards: decks that run out, returns in closed form, ends, pictures."""
+"""Tests of the card games: decks, returns in closed form, ends and images."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,10 @@ Play = Callable[
 
 
 def played(env: Any, policy: Play, episodes: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """With all observations until now: rewards and ends, `[episodes, T]`, and these, `[episodes, T + 1, ...]`."""
+    """Run episodes of a policy that sees all observations so far.
+
+    Returns rewards and ends, `[episodes, T]`, and observations, `[episodes, T + 1, ...]`.
+    """
     limit = env.time_limit
 
     def episode(key: jax.Array) -> Any:
@@ -80,16 +83,19 @@ def test_perfect_memory_has_return_1(name: str, decks: int) -> None:
 @pytest.mark.parametrize(
     ("name", "mean", "spread"), [("repeat-first", -0.5, 0.121), ("autoencode", -0.5, 0.12)]
 )
-def test_uniform_actions(name: str, mean: float, spread: float) -> None:
-    """Independent guesses of one of four: a mean of -1 / 2, and a deviation of 2 sqrt(3 / 16 / number of answers)."""
+def test_returns_of_uniform_actions(name: str, mean: float, spread: float) -> None:
+    """Independent guesses of one of four have a mean of -1/2.
+
+    The standard deviation is 2 sqrt(3 / 16 / number of answers).
+    """
     env = make(f"memory/{name}")
     returns = played(env, lambda key, seen, time: env.action_space.sample(key), 3000)[0].sum(axis=1)
     assert abs(returns.mean() - mean) < 4 * spread / np.sqrt(3000)
     np.testing.assert_allclose(returns.std(), spread, rtol=0.06)
 
 
-def test_without_memory() -> None:
-    """The best that the observation on show allows: any other suit; after the last card too; the middle of the ranks."""
+def test_returns_without_memory() -> None:
+    """Policies use the last observation: another suit, the last card, the middle of the ranks."""
     first = played(make("memory/repeat-first"), lambda key, seen, time: (seen[time] + 1) % 4, 3000)[
         0
     ][:, 1:].sum(axis=1)
@@ -116,7 +122,7 @@ def test_without_memory() -> None:
     )
 
 
-def test_counting_the_cards_that_are_left_helps() -> None:
+def test_counting_the_remaining_cards_improves_the_return() -> None:
     env = make("memory/higher-lower")
 
     def guess(key: jax.Array, seen: jax.Array, time: jax.Array) -> jax.Array:
@@ -131,13 +137,13 @@ def test_counting_the_cards_that_are_left_helps() -> None:
 
 @pytest.mark.parametrize("decks", [1, 2])
 @pytest.mark.parametrize("symbols", [2, 4, 13])
-def test_a_deck_has_as_many_of_each(decks: int, symbols: int) -> None:
+def test_a_deck_has_equal_numbers_of_all_symbols(decks: int, symbols: int) -> None:
     cards = shuffle_decks(jax.random.key(0), decks, symbols)
     np.testing.assert_array_equal(np.bincount(cards), np.full(symbols, 52 * decks // symbols))
     assert (np.asarray(cards) != np.asarray(shuffle_decks(jax.random.key(1), decks, symbols))).any()
 
 
-def test_cards_are_hidden_while_they_are_asked_for() -> None:
+def test_cards_are_hidden_in_the_recall_phase() -> None:
     env = make("memory/autoencode")
     seen = played(env, lambda key, seen, time: 0)[2][0]
     np.testing.assert_array_equal(seen[:, 0], np.arange(104) >= 51)
@@ -145,13 +151,13 @@ def test_cards_are_hidden_while_they_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_the_contract_is_kept_with_more_decks(name: str) -> None:
+def test_environments_with_more_decks_pass_the_check(name: str) -> None:
     env = make(f"memory/{name}", decks="2")
     assert env.time_limit in (103, 207)
     assert check_environment(env, steps=2 * env.time_limit + 2).episodes >= 2
 
 
-def test_wrong_arguments() -> None:
+def test_invalid_arguments_are_refused() -> None:
     for name in GAMES:
         with pytest.raises(UsageError, match=r"decks \(0\) must be at least 1"):
             make(f"memory/{name}", decks=0)
@@ -159,7 +165,7 @@ def test_wrong_arguments() -> None:
         make("memory/count-recall", deck_type="aces")
 
 
-def test_pictures_show_what_has_been_dealt() -> None:
+def test_images_show_the_dealt_cards() -> None:
     env = make("memory/autoencode")
     state, obs = jax.device_get(env.reset(jax.random.key(0)))
     state = state._replace(time=np.asarray(2))

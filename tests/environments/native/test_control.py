@@ -1,4 +1,4 @@
-"""The point maze: walls that nothing crosses, a way that deceives and one that leads round."""
+"""Tests of the point maze: walls, the deceptive direct path and the path around the cup."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from rollax.environments.native.control.point_maze import GOAL, WALLS, MazeState
 from rollax.errors import UsageError
 from streaming import advance
 
-ROUND = np.asarray([(0.12, 0.3), (0.12, 0.75), GOAL])  # corners of a way on the left of the cup
+ROUND = np.asarray([(0.12, 0.3), (0.12, 0.75), GOAL])  # corners of a path on the left of the cup
 
 
 def at(x: float, y: float, time: int = 0) -> MazeState:
@@ -25,13 +25,16 @@ def at(x: float, y: float, time: int = 0) -> MazeState:
 
 
 def towards(place: jax.Array, target: jax.Array) -> jax.Array:
-    """The action that leads straight to the target, as fast as it can be."""
+    """Return the action that leads straight to the target at full speed."""
     way = (target - place) / 0.05
     return way / jnp.maximum(jnp.max(jnp.abs(way)), 1.0)
 
 
 def walk(env: Any, targets: np.ndarray, steps: int = 100) -> Transition:
-    """Goes straight to each target in turn, `[N, 2]`; every leaf leads with `[steps]`."""
+    """Move straight to each target in turn, `[N, 2]`.
+
+    Leaves of the result have shape `[steps, ...]`.
+    """
     targets = jnp.asarray(targets, jnp.float32)
 
     def step(
@@ -48,22 +51,23 @@ def walk(env: Any, targets: np.ndarray, steps: int = 100) -> Transition:
     )
 
 
-def test_straight_to_the_goal_ends_in_the_cup() -> None:
+def test_the_direct_path_to_the_goal_ends_in_the_cup() -> None:
     told = walk(make("control/point-maze"), np.asarray([GOAL]))
     assert not told.terminated.any() and float(told.info["reached"].sum()) == 0
     np.testing.assert_array_equal(told.truncated, np.arange(1, 101) == 100)
-    # It soon stands at the bottom of the cup, at 0.85 - 0.56 from the goal.
+    # It soon stays at the bottom of the cup, at 0.85 - 0.56 from the goal.
     np.testing.assert_allclose(
         told.state.position[30:], np.broadcast_to([0.5, 0.56], (70, 2)), atol=1e-3
     )
     np.testing.assert_allclose(told.reward[30:], -0.29, atol=1e-6)
 
 
-def test_the_way_round_reaches_the_goal_and_pays() -> None:
+def test_the_path_around_the_cup_reaches_the_goal() -> None:
     env = make("control/point-maze")
     told = walk(env, ROUND)
     length = int(np.argmax(told.terminated)) + 1
-    # 0.38 to the left, 0.45 up and back into the goal's circle, at 0.05 a step; straight ahead it would be 12 steps.
+    # 0.38 to the left, 0.45 up and back to the goal's circle, at 0.05 per step. The direct path
+    # would take 12 steps.
     assert length in (22, 23, 24)
     free = eqx.tree_at(lambda e: e.walls, env, env.walls + 1.0)
     assert int(np.argmax(walk(free, np.asarray([GOAL])).terminated)) + 1 in (12, 13)
@@ -73,13 +77,14 @@ def test_the_way_round_reaches_the_goal_and_pays() -> None:
     )
     assert not told.truncated[:length].any()
     stuck = walk(env, np.asarray([GOAL]))
-    # The reward deceives only the impatient: over a whole episode the way round is better, over its beginning it is not.
+    # The path around the cup has the higher return over an episode and the lower one over its
+    # start.
     assert told.reward[:length].sum() > stuck.reward.sum()
     assert told.reward[:15].sum() < stuck.reward[:15].sum()
 
 
 def test_rewards_are_distances_or_sparse() -> None:
-    """Three steps of 0.05 to the right from (0.1, 0.85), and five more into the circle of radius 0.1."""
+    """Six steps of 0.05 lead right from (0.1, 0.85). The sixth enters the circle of radius 0.1."""
     for reward, expected in (
         ("distance", -(0.4 - 0.05 * np.arange(1, 7))),
         ("sparse", np.eye(6)[5]),
@@ -96,7 +101,7 @@ def test_rewards_are_distances_or_sparse() -> None:
 
 
 def crosses(before: np.ndarray, after: np.ndarray) -> bool:
-    """Whether the way along x and then along y leads through the inside of a wall; exact, by intervals."""
+    """Return whether a move along x and then y enters a wall, by exact intervals."""
     for left, bottom, right, top in np.asarray(WALLS, np.float32):
         along_x = (
             bottom < before[1] < top
@@ -123,7 +128,7 @@ MOVE = jax.jit(lambda env, place, shift: env.move(place, shift))
     st.sampled_from([0.01, 0.05, 0.3, 1.0]),
 )
 def test_walls_are_never_crossed(actions: list[tuple[float, float]], step_size: float) -> None:
-    """Whatever the actions and however long the steps, also along faces and into corners."""
+    """This holds for all actions and step sizes, also along faces and into corners."""
     env = PointMaze()
     place = env.reset(jax.random.key(len(actions)))[0].position
     for action in actions:
@@ -136,7 +141,7 @@ def test_walls_are_never_crossed(actions: list[tuple[float, float]], step_size: 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8))
 def test_the_cup_is_left_at_its_open_side_only(actions: list[tuple[float, float]]) -> None:
-    """Who is inside, above its rim, and does not go below the rim stays inside, also at the seams of its walls."""
+    """A point inside that stays above the rim remains inside, also at the seams of the walls."""
     env = PointMaze()
     place = jnp.asarray([0.5, 0.56], jnp.float32)
     for action in actions:
@@ -148,13 +153,13 @@ def test_the_cup_is_left_at_its_open_side_only(actions: list[tuple[float, float]
         place = after
 
 
-def test_it_slides_along_walls() -> None:
+def test_moves_slide_along_walls() -> None:
     env = make("control/point-maze")
     after = env.step(jax.random.key(0), at(0.5, 0.55), jnp.asarray([0.6, 1.0])).state
     np.testing.assert_allclose(after.position, [0.53, 0.56], atol=1e-6)
     after = env.step(jax.random.key(0), at(0.99, 0.02), jnp.asarray([1.0, -1.0])).state
     np.testing.assert_allclose(after.position, [1.0, 0.0], atol=1e-6)
-    # In the open nothing stops it, and actions beyond the bounds are those at the bounds.
+    # Free moves are not changed, and actions beyond the bounds are clipped to them.
     after = env.step(jax.random.key(0), at(0.1, 0.1), jnp.asarray([0.5, 7.0])).state
     np.testing.assert_allclose(after.position, [0.125, 0.15], atol=1e-6)
 
@@ -169,7 +174,7 @@ def test_the_time_limit_truncates_with_the_true_last_observation() -> None:
     np.testing.assert_allclose(actor.obs[0], [0.0, -0.7, 0.0, 0.7], atol=1e-6)
 
 
-def test_time_is_observed_when_asked_for() -> None:
+def test_time_can_be_observed() -> None:
     env = make("control/point-maze", time_limit=4, start_spread=0.0, observe_time=True)
     assert env.observation_space.shape == (5,)
     told = walk(env, np.asarray([[0.9, 0.15]]), steps=4)
@@ -178,7 +183,7 @@ def test_time_is_observed_when_asked_for() -> None:
     np.testing.assert_allclose(env.reset(jax.random.key(0))[1][4], -1.0)
 
 
-def test_reaching_the_goal_in_the_last_step_is_no_time_limit() -> None:
+def test_reaching_the_goal_in_the_last_step_terminates() -> None:
     told = make("control/point-maze").step(
         jax.random.key(0), at(0.5, 0.76, time=99), jnp.asarray([0.0, 1.0])
     )
@@ -193,7 +198,7 @@ def test_the_descriptor_is_the_position() -> None:
 
 
 def test_walls_and_goal_are_leaves() -> None:
-    """A maze whose walls lie elsewhere, and a goal elsewhere: the way straight ahead is free then."""
+    """With other walls and another goal, the direct path is free."""
     env = PointMaze(start_spread=0.0)
     free = eqx.tree_at(
         lambda e: (e.walls, e.goal), env, (env.walls + 1.0, jnp.asarray([0.9, 0.15]))
@@ -212,6 +217,6 @@ def test_walls_and_goal_are_leaves() -> None:
         ({"start_spread": 0.2}, r"start_spread \(0.2\) must be between 0 and 0.15"),
     ],
 )
-def test_what_cannot_be_is_said(given: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make("control/point-maze", **given)

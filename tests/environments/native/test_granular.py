@@ -1,4 +1,4 @@
-"""The laws of the granular worlds: collisions, friction and rolling in closed form, and what must not matter."""
+"""Tests of the granular worlds: collisions, friction and rolling in closed form, and symmetries."""
 
 import importlib
 from typing import Any
@@ -27,7 +27,7 @@ def _world(
     time_step: float = 1e-3,
     **law: Any,
 ) -> World:
-    """Spheres of radius 0.5 in a box."""
+    """Return a world of spheres of radius 0.5 in a box."""
     masses = jnp.asarray(mass, jnp.float32)
     radius = jnp.full(masses.shape, 0.5)
     domain = Domain(jnp.zeros(dimension), jnp.full(dimension, side), (periodic,) * dimension)
@@ -42,7 +42,7 @@ def _world(
 
 
 def _free(world: World, spheres: Spheres, steps: int) -> Spheres:
-    """Nothing but the world acts."""
+    """Advance the spheres without external forces."""
     return physics.advance(
         world, spheres, jnp.zeros_like(spheres.velocity), jnp.zeros_like(spheres.spin), steps
     )
@@ -52,7 +52,7 @@ _forces = jax.jit(physics.compute_forces)
 
 
 def _crowd(key: jax.Array, number: int, dimension: int, side: float = 10.0) -> Spheres:
-    """Spheres anywhere, many of them in contact, that move and spin."""
+    """Return spheres at random positions, many of them in contact, that move and spin."""
     keys = jax.random.split(key, 3)
     spins = 1 if dimension == 2 else 3
     return Spheres(
@@ -63,7 +63,7 @@ def _crowd(key: jax.Array, number: int, dimension: int, side: float = 10.0) -> S
 
 
 def _approach(dimension: int, offset: float = 0.0, spin: float = 0.0) -> Spheres:
-    """Two spheres just before they meet at a speed of 2, off the center by `offset`."""
+    """Return two spheres just before they meet at a speed of 2, off the center by `offset`."""
     position = (
         jnp.zeros((2, dimension)).at[:, 0].set(jnp.array([4.0, 5.01])).at[1, 1].set(offset) + 1.0
     )
@@ -71,12 +71,12 @@ def _approach(dimension: int, offset: float = 0.0, spin: float = 0.0) -> Spheres
     return Spheres(position, velocity, jnp.full((2, 1 if dimension == 2 else 3), spin))
 
 
-# --- Collisions ---------------------------------------------------------------------------------------------------------------
+# --- Collisions ---
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
-def test_elastic_collisions_keep_energy_and_momentum(dimension: int) -> None:
-    """Energy to 2e-4 at 130 time steps a contact; momentum to rounding."""
+def test_elastic_collisions_conserve_energy_and_momentum(dimension: int) -> None:
+    """Energy is conserved to 2e-4 with 130 time steps per contact, and momentum to rounding."""
     world, before = _world([1.0, 3.0], dimension, time_step=2e-4), _approach(dimension, offset=0.4)
     after = _free(world, before, 750)
     mass = np.asarray(world.bodies.mass)[:, None]
@@ -87,12 +87,12 @@ def test_elastic_collisions_keep_energy_and_momentum(dimension: int) -> None:
     np.testing.assert_allclose(
         (mass * after.velocity).sum(0), (mass * before.velocity).sum(0), atol=1e-5
     )
-    # They did meet: it is not that nothing happened.
+    # They did collide.
     assert float(jnp.abs(after.velocity - before.velocity).max()) > 0.5
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
-def test_friction_between_spheres_keeps_momenta_and_never_adds_energy(dimension: int) -> None:
+def test_friction_between_spheres_conserves_momenta_and_loses_energy(dimension: int) -> None:
     world, before = (
         _world([1.0, 3.0], dimension, friction=0.5),
         _approach(dimension, offset=0.4, spin=2.0),
@@ -101,7 +101,7 @@ def test_friction_between_spheres_keeps_momenta_and_never_adds_energy(dimension:
     mass, inertia = np.asarray(world.bodies.mass), np.asarray(world.bodies.inertia)
 
     def turning(spheres: Spheres) -> np.ndarray:
-        """Angular momentum about the origin, of orbit and of spin."""
+        """Return the angular momentum about the origin, of orbit and of spin."""
         pad = ((0, 0), (0, 3 - dimension))
         orbit = (
             np.cross(np.pad(spheres.position, pad), np.pad(spheres.velocity, pad)) * mass[:, None]
@@ -120,7 +120,7 @@ def test_friction_between_spheres_keeps_momenta_and_never_adds_energy(dimension:
 
 
 def test_restitution_is_that_of_the_dashpot() -> None:
-    """exp(-(pi - 2 phi) tan phi) for a damping of sin phi, whatever the masses, and the same against a wall."""
+    """It is exp(-(pi - 2 phi) tan phi) for a damping of sin phi, for any masses and for walls."""
     dampings = jnp.array([0.0, 0.05, 0.15, 0.4, 0.7, 0.9])
 
     def ratio(damping: jax.Array, mass: jax.Array) -> jax.Array:
@@ -146,7 +146,10 @@ def test_restitution_is_that_of_the_dashpot() -> None:
 
 
 def test_halving_the_time_step_quarters_the_error() -> None:
-    """Velocity Verlet is of second order: positions in the middle of a smooth contact against those of tiny steps."""
+    """Velocity Verlet is of second order.
+
+    Positions in the middle of a smooth contact are compared.
+    """
     start = Spheres(jnp.array([[5.0, 0.45]]), jnp.array([[0.0, -0.2]]), jnp.zeros((1, 1)))
 
     def height(steps: int) -> float:
@@ -160,8 +163,11 @@ def test_halving_the_time_step_quarters_the_error() -> None:
     assert 3.5 < errors[0] / errors[1] < 4.5
 
 
-def test_friction_never_leaves_its_cone_and_never_helps_slip() -> None:
-    """Contacts of every kind: the push is no pull, friction is at most its coefficient times the push and against the slip."""
+def test_friction_is_within_its_cone_and_opposes_slip() -> None:
+    """For contacts of every kind, the normal force only pushes.
+
+    Friction is at most its coefficient times the normal force.
+    """
 
     def contact(key: jax.Array) -> tuple[jax.Array, ...]:
         keys = jax.random.split(key, 6)
@@ -194,17 +200,17 @@ def test_friction_never_leaves_its_cone_and_never_helps_slip() -> None:
     assert (push >= -1e-6 * scale).all() and (push[overlap < 0] == 0).all()
     assert (tangential <= friction * push + 1e-5 * scale).all()
     assert (power <= 1e-5 * scale).all()
-    # Both sides of Coulomb's law are met: some slide and some are held.
+    # Both sides of Coulomb's law occur: some contacts slide and some stick.
     sliding = tangential > 0.99 * friction * push
     assert 0.05 < float(sliding[push > 0].mean()) < 0.95
 
 
-# --- On the floor -------------------------------------------------------------------------------------------------------------
+# --- On the floor ---
 
 
 def _on_the_floor(velocity: float, spin: float, seconds: float, friction: float = 0.3) -> Spheres:
     world = _world([1.0], 3, gravity=10.0, friction=friction, damping=0.2)
-    height = 0.5 - 10 / 1e4  # where the floor bears the weight
+    height = 0.5 - 10 / 1e4  # where the floor carries the weight
     start = Spheres(
         jnp.array([[2.0, 5.0, height]]),
         jnp.array([[velocity, 0.0, 0.0]]),
@@ -214,8 +220,11 @@ def _on_the_floor(velocity: float, spin: float, seconds: float, friction: float 
 
 
 @pytest.mark.parametrize("friction", [0.2, 0.6])
-def test_a_sliding_sphere_ends_up_rolling_with_five_sevenths_of_its_speed(friction: float) -> None:
-    """Angular momentum about the floor is kept whatever the friction: 7/5 v = v0. Before that it slows by friction x g."""
+def test_a_sliding_sphere_rolls_with_five_sevenths_of_its_speed(friction: float) -> None:
+    """Angular momentum about the floor is conserved for any friction: 7/5 v = v0.
+
+    Before that, it slows down by friction times g.
+    """
     sliding = _on_the_floor(3.0, 0.0, 0.1, friction)
     np.testing.assert_allclose(sliding.velocity[0, 0], 3 - 10 * friction * 0.1, rtol=2e-3)
     rolling = _on_the_floor(3.0, 0.0, 1.5, friction)
@@ -229,15 +238,18 @@ def test_a_rolling_sphere_keeps_rolling() -> None:
     np.testing.assert_allclose(after.position[0], [5, 5, 0.499], atol=1e-3)
 
 
-def test_a_spinning_sphere_starts_to_roll_by_two_sevenths() -> None:
-    """From rest with the spin w: v = 2/7 w r."""
+def test_a_spinning_sphere_rolls_with_two_sevenths_of_its_speed() -> None:
+    """From rest with spin w: v = 2/7 w r."""
     after = _on_the_floor(0.0, 10.0, 2.0)
     np.testing.assert_allclose(after.velocity[0, 0], 10 * 0.5 * 2 / 7, rtol=4e-3)
 
 
 @pytest.mark.quick
-def test_turning_a_quaternion_is_a_rotation() -> None:
-    """Half a turn about the third axis and then a quarter about the first, as matrices; small steps add up to a large one."""
+def test_rotating_a_quaternion_is_a_rotation() -> None:
+    """Half a turn about the third axis and a quarter about the first equal matrices.
+
+    Small steps add up to a large one.
+    """
     start = jnp.eye(4)[0]
     half = physics.rotate_orientation(start, jnp.array([0.0, 0.0, np.pi]), jnp.float32(1.0))
     both = physics.rotate_orientation(half, jnp.array([np.pi / 2, 0.0, 0.0]), jnp.float32(1.0))
@@ -252,7 +264,7 @@ def test_turning_a_quaternion_is_a_rotation() -> None:
     np.testing.assert_allclose(small, half, atol=1e-5)
 
 
-# --- What must not matter -----------------------------------------------------------------------------------------------------
+# --- Symmetries ---
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
@@ -272,7 +284,7 @@ def test_the_order_of_spheres_does_not_matter(dimension: int) -> None:
 
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_a_periodic_world_has_no_edge(dimension: int) -> None:
-    """Moving everything by the same vector, across the edges, changes no force; walls would."""
+    """Moving everything by one vector, across the edges, changes no force. It would with walls."""
     spheres = _crowd(jax.random.key(2), 60, dimension)
     shift = jnp.array([4.3, -7.7, 2.9])[:dimension]
     moved = spheres._replace(
@@ -286,7 +298,7 @@ def test_a_periodic_world_has_no_edge(dimension: int) -> None:
     assert (inside >= 0).all() and (inside <= 10).all()
 
 
-def test_our_nearest_images_are_those_of_jax_md() -> None:
+def test_nearest_images_are_those_of_jax_md() -> None:
     space = pytest.importorskip("jax_md.space")
     low, high, points = (
         jnp.zeros(3),
@@ -302,8 +314,8 @@ def test_our_nearest_images_are_those_of_jax_md() -> None:
 
 
 @pytest.mark.parametrize("dimension, periodic", [(3, True), (2, False)])
-def test_lists_of_neighbors_give_the_forces_of_all_pairs(dimension: int, periodic: bool) -> None:
-    """In several copies at once, compiled, and with positions that the list has never seen."""
+def test_neighbor_lists_give_the_forces_of_all_pairs(dimension: int, periodic: bool) -> None:
+    """The lists are tested under `vmap`, compiled, and with new positions."""
     pytest.importorskip("jax_md")
     number = 80
     side = 10.0 if dimension == 2 else 6.0
@@ -329,8 +341,8 @@ def test_lists_of_neighbors_give_the_forces_of_all_pairs(dimension: int, periodi
         np.testing.assert_allclose(a, b, atol=1e-5 * float(jnp.abs(a).max()))
 
 
-def test_what_a_list_has_no_room_for_is_flagged() -> None:
-    """By a sphere with too many neighbors, and by a cell with more spheres than fit in it."""
+def test_an_overflow_of_neighbor_lists_is_flagged() -> None:
+    """It is caused by a sphere with too many neighbors or by a cell with too many spheres."""
     pytest.importorskip("jax_md")
     position = _crowd(jax.random.key(4), 80, 2, side=3.0).position
     for capacity, closest in ((20, 0.1), (79, 1.2)):
@@ -338,7 +350,7 @@ def test_what_a_list_has_no_room_for_is_flagged() -> None:
         assert jax.jit(find)(position).overflow
 
 
-def test_lists_refuse_what_they_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_neighbor_lists_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="cutoff"):
         neighbors.make_neighbor_search(10, (3.0, 3.0), True, 2.0, 5, 1.0)
 
@@ -350,7 +362,7 @@ def test_lists_refuse_what_they_cannot_do(monkeypatch: pytest.MonkeyPatch) -> No
         neighbors.make_neighbor_search(10, (9.0, 9.0), True, 2.0, 6, 1.0)
 
 
-# --- Lidar --------------------------------------------------------------------------------------------------------------------
+# --- Lidar ---
 
 
 def _sees(displacement: Any, other: float = 0.5) -> np.ndarray:
@@ -358,7 +370,7 @@ def _sees(displacement: Any, other: float = 0.5) -> np.ndarray:
     return np.asarray(lidar.disc_readings(jnp.asarray(displacement, jnp.float32), *numbers, 8))
 
 
-def test_a_disc_is_seen_where_it_is_and_as_near_as_it_is() -> None:
+def test_a_disc_is_seen_in_its_direction_and_distance() -> None:
     np.testing.assert_allclose(
         _sees([3.0, 0.0]), [0.5, 0, 0, 0, 0, 0, 0, 0], atol=1e-6
     )  # a gap of 2 of 4
@@ -371,22 +383,22 @@ def test_a_disc_is_seen_where_it_is_and_as_near_as_it_is() -> None:
         [3 * np.cos(0.2 + np.pi / 4), 3 * np.sin(0.2 + np.pi / 4)],
     )
     np.testing.assert_allclose(_sees(turned[1], 1.0), np.roll(_sees(turned[0], 1.0), 1), atol=1e-6)
-    # What spans a border between sectors is seen in both.
+    # A disc across a border between sectors is seen in both.
     assert (_sees([3 * np.cos(np.pi / 8), 3 * np.sin(np.pi / 8)])[:2] > 0).all()
 
 
-def test_walls_are_seen_along_each_direction() -> None:
+def test_walls_are_seen_in_each_direction() -> None:
     numbers = jnp.array([2.0, 5.0]), jnp.array([10.0, 10.0]), jnp.float32(0.5), jnp.float32(10.0)
     diagonal = 2 * np.sqrt(2), 5 * np.sqrt(2)
     gaps = np.array([8, diagonal[1], 5, diagonal[0], 2, diagonal[0], 5, diagonal[1]]) - 0.5
     np.testing.assert_allclose(lidar.wall_readings(*numbers, 8), 1 - gaps / 10, atol=1e-5)
 
 
-# --- The environments ---------------------------------------------------------------------------------------------------------
+# --- Environments ---
 
 
 def _play(env: Any, action: Any, steps: int, seed: int = 0) -> tuple[Any, Any]:
-    """The first state, and the transitions `[T, ...]` under one constant action."""
+    """Return the first state and the transitions `[T, ...]` under one constant action."""
     state, _ = jax.jit(lambda key: env.reset(key))(jax.random.key(seed))
 
     def step(state: Any, _: None) -> tuple[Any, Any]:
@@ -398,7 +410,10 @@ def _play(env: Any, action: Any, steps: int, seed: int = 0) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("name", ["single-navigator", "single-roller"])
 def test_the_return_is_a_difference_of_potentials(name: str) -> None:
-    """exp(-d / attraction) at the end less that at the start, less `effort` times the energy at the end; a limit truncates."""
+    """It is exp(-d / attraction) at the end minus that at the start, minus the cost of the effort.
+
+    This cost is `effort` times the energy at the end. The time limit truncates.
+    """
     env = make(f"granular/{name}", max_steps=8, attraction=2.0, effort=0.02)
     start, after = _play(env, jnp.array([0.6, 0.3, 0.2][: env.action_space.size]), 8)
     end = jax.tree.map(lambda x: x[-1], after.state)
@@ -414,7 +429,7 @@ def test_the_return_is_a_difference_of_potentials(name: str) -> None:
 
 
 @pytest.mark.parametrize("dimension", [2, 3])
-def test_reached_is_told_at_every_step_where_it_is_true(dimension: int) -> None:
+def test_reached_is_reported_at_every_step(dimension: int) -> None:
     env = make("granular/single-navigator", max_steps=3, dimension=dimension)
     state, _ = env.reset(jax.random.key(0))
     rest = jnp.zeros(dimension)
@@ -431,7 +446,10 @@ def test_reached_is_told_at_every_step_where_it_is_true(dimension: int) -> None:
 
 
 def test_only_friction_moves_the_roller() -> None:
-    """Without it a torque only spins the sphere; about the vertical it never moves it; else it rolls by 5/7 tau / (m r)."""
+    """Without friction or about the vertical, a torque does not move the sphere.
+
+    Otherwise it rolls with an acceleration of 5/7 tau / (m r).
+    """
     forward = jnp.array([0.0, 0.5, 0.0])
     quiet = {"drag": 0.0, "spin_drag": 0.0, "side": 1e3, "stiffness": 2e3}
     _, smooth = _play(make("granular/single-roller", friction=0.0, **quiet), forward, 10)
@@ -445,14 +463,14 @@ def test_only_friction_moves_the_roller() -> None:
     )
 
 
-def test_actions_beyond_the_ball_count_as_its_surface() -> None:
+def test_actions_beyond_the_ball_are_projected_to_its_surface() -> None:
     env = make("granular/single-navigator")
     long, short = (_play(env, jnp.array(action), 3)[1] for action in ([3.0, 4.0], [0.6, 0.8]))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), long, short)
 
 
 def test_physics_can_differ_between_copies() -> None:
-    """A vmap over leaves: the heavier, the slower, by Newton's law."""
+    """Under `vmap` over leaves, heavier spheres are slower by Newton's law."""
     env = make("granular/single-navigator", drag=0.0)
     masses = jnp.array([0.5, 1.0, 2.0])
     heavier = eqx.tree_at(lambda e: e.mass, env, masses)
@@ -470,7 +488,7 @@ def test_physics_can_differ_between_copies() -> None:
     )
 
 
-def test_many_start_apart_and_so_do_their_goals() -> None:
+def test_start_positions_and_goals_do_not_overlap() -> None:
     env = make("granular/many-navigators", num_agents=9, sectors=8)
     states, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 20))
     for places in (states.spheres.position, states.goal):
@@ -482,8 +500,11 @@ def test_many_start_apart_and_so_do_their_goals() -> None:
     assert env.agent_types == ("navigator",) * 9
 
 
-def test_agents_are_alike() -> None:
-    """Mixing the agents mixes their rewards and observations and changes nothing else; the last step tells who is there."""
+def test_agents_can_be_permuted() -> None:
+    """Permuting the agents permutes rewards and observations only.
+
+    The last step reports who is at the goal.
+    """
     env = make(
         "granular/many-navigators",
         num_agents=6,
@@ -513,8 +534,8 @@ def test_agents_are_alike() -> None:
     assert last.truncated.all() and not last.terminated.any() and not straight.truncated.any()
 
 
-def test_many_with_lists_are_many_with_all_pairs() -> None:
-    """Rewards, observations and physics, in a box so full that they touch."""
+def test_neighbor_lists_equal_all_pairs_in_an_environment() -> None:
+    """Rewards, observations and physics are equal in a box so full that spheres touch."""
     pytest.importorskip("jax_md")
     full = {"num_agents": 40, "sectors": 8, "spacing": 0.7, "reach": 1.0, "substeps": 2}
     env, listed = (
@@ -536,7 +557,7 @@ def test_many_with_lists_are_many_with_all_pairs() -> None:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-3), a, b)
 
 
-def test_mistakes_are_told() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(UsageError, match="dimension"):
         make("granular/single-navigator", dimension=4)
     with pytest.raises(UsageError, match=r"substeps \(0\)"):
@@ -557,7 +578,7 @@ def test_mistakes_are_told() -> None:
         ("single-roller", view.draw_roller),
     ],
 )
-def test_pictures_show_what_moves(name: str, draw: Any) -> None:
+def test_images_show_motion(name: str, draw: Any) -> None:
     env = make(f"granular/{name}", **({"num_agents": 3} if name.startswith("many") else {}))
     state, obs = jax.device_get(env.reset(jax.random.key(0)))
     moved = state._replace(spheres=state.spheres._replace(position=state.spheres.position + 0.3))

@@ -1,4 +1,4 @@
-"""Numbers of granular environments that there cannot be."""
+"""Tests of invalid physical parameters of granular environments."""
 
 import pytest
 
@@ -19,6 +19,6 @@ from rollax.errors import UsageError
         ("many-navigators", {"damping": 1.5}, "damping must be at least 0 and below 1"),
     ],
 )
-def test_physics_that_there_cannot_be(name: str, arguments: dict[str, float], message: str) -> None:
+def test_invalid_physics_is_refused(name: str, arguments: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make(f"granular/{name}", **arguments)

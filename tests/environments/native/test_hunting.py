@@ -1,4 +1,4 @@
-"""Hunts: catches, rewards and ends in closed form, and the symmetries of the square."""
+"""Tests of hunting: catches, rewards and ends in closed form, and symmetries of the square."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def state_at(*positions: tuple[float, float], time: int = 0) -> HuntingState:
 
 
 def play(env: Any, state: HuntingState, action: Any, steps: int) -> Transition:
-    """The same actions `steps` times: every leaf leads with `[steps]`."""
+    """Repeat the same actions `steps` times. Leaves of the result have shape `[steps, ...]`."""
 
     def step(state: HuntingState, key: jax.Array) -> tuple[HuntingState, Transition]:
         after = env.step(key, state, jnp.asarray(action))
@@ -37,8 +37,8 @@ def play(env: Any, state: HuntingState, action: Any, steps: int) -> Transition:
     )
 
 
-def test_a_predator_catches_a_standing_prey_after_the_stated_steps() -> None:
-    """From distance 0.7 at 0.03 a step the predator is within 0.2 after ceil(0.5 / 0.03) = 17 steps, and not before."""
+def test_a_predator_catches_a_standing_prey_in_the_expected_steps() -> None:
+    """From distance 0.7 at 0.03 per step, it is within 0.2 after ceil(0.5 / 0.03) = 17 steps."""
     env = make("hunting/2-players", prey_speed=1.0, predator_speed=3.0)
     told = play(env, state_at((0.9, 0.5), (0.2, 0.5)), [STILL, (0.25, 0.0)], 17)
     np.testing.assert_array_equal(
@@ -53,8 +53,11 @@ def test_a_predator_catches_a_standing_prey_after_the_stated_steps() -> None:
     np.testing.assert_array_equal([told.info["caught"].sum(), told.info["survived"].sum()], [1, 0])
 
 
-def test_who_stands_in_the_far_corner_survives_to_the_limit() -> None:
-    """The predator moves 0.005 a step along the diagonal: after 200 steps it is sqrt(2) - 1 > 0.2 from the other corner."""
+def test_a_prey_in_the_far_corner_survives_to_the_limit() -> None:
+    """The predator moves 0.005 per step along the diagonal.
+
+    After 200 steps it is sqrt(2) - 1 > 0.2 from the other corner.
+    """
     env = make("hunting/2-players", predator_speed=0.5)
     told = play(env, state_at((1.0, 1.0), (0.0, 0.0)), [STILL, (1.0, 1.0)], 200)
     assert not told.terminated.any()
@@ -63,7 +66,7 @@ def test_who_stands_in_the_far_corner_survives_to_the_limit() -> None:
     )
     np.testing.assert_array_equal(told.reward.sum(axis=0), [200.0, -200.0])
     np.testing.assert_array_equal([told.info["caught"].sum(), told.info["survived"].sum()], [0, 1])
-    # The last observation is the true one: both where they are, no time left.
+    # The last observation is the true one, with both players in place and no time left.
     end = np.sqrt(0.5)
     np.testing.assert_allclose(told.obs[-1, 0], [1, 1, end - 1, end - 1, 0, 1], atol=1e-4)
     np.testing.assert_allclose(
@@ -71,7 +74,7 @@ def test_who_stands_in_the_far_corner_survives_to_the_limit() -> None:
     )
 
 
-def test_a_catch_in_the_last_step_is_no_time_limit() -> None:
+def test_a_catch_in_the_last_step_terminates() -> None:
     env = make("hunting/2-players", time_limit=3)
     last = play(env, state_at((0.5, 0.5), (0.6, 0.5), time=2), [STILL, STILL], 1)
     assert last.terminated.all() and not last.truncated.any()
@@ -83,9 +86,9 @@ def test_restarts_keep_the_final_observation() -> None:
     actor = init_actor(env, jax.random.key(0), 1, ())
     for key in jax.random.split(jax.random.key(1), 2):
         actor, told, _ = advance(env, actor, jnp.zeros((1, 2, 2)), key[None])
-    told = jax.tree.map(lambda x: x[0], told)  # of the one environment
+    told = jax.tree.map(lambda x: x[0], told)  # of the only environment
     assert told.truncated.all() and not told.terminated.any()
-    np.testing.assert_array_equal(told.next_obs[:, :4], told.obs[:, :4])  # nobody moved
+    np.testing.assert_array_equal(told.next_obs[:, :4], told.obs[:, :4])  # no player moved
     np.testing.assert_array_equal(told.next_obs[:, 4], 0.0)
     np.testing.assert_array_equal(actor.obs[0, :, 4], 1.0)
     assert not np.array_equal(actor.obs[0, :, :4], told.next_obs[:, :4])
@@ -110,7 +113,7 @@ def test_rewards_of_two_predators(
     np.testing.assert_array_equal(after.terminated, [rewards[0] < 0] * 3)
 
 
-def test_sizes_of_rewards_are_arguments() -> None:
+def test_reward_sizes_are_arguments() -> None:
     env = make("hunting/3-players", step_reward=0.1, catch_reward=7.0, assist=0.25)
     free, caught = (state_at((0.5, 0.5), (0.5, x), (1.0, 1.0)) for x in (0.1, 0.4))
     np.testing.assert_allclose(
@@ -121,7 +124,7 @@ def test_sizes_of_rewards_are_arguments() -> None:
     )
 
 
-def test_four_directions() -> None:
+def test_four_headings() -> None:
     env = make("hunting/2-players", headings="four", prey_speed=2.0, predator_speed=4.0)
     start = state_at((0.1, 0.5), (0.9, 0.5))
     moves = np.asarray([[1, 0], [0, 1], [-1, 0], [0, -1]])
@@ -140,8 +143,8 @@ def test_only_the_direction_of_a_vector_counts() -> None:
 
 
 @pytest.mark.parametrize("name", ["2-players", "3-players"])
-def test_nobody_leaves_the_square(name: str) -> None:
-    """At ten times the usual speed, walls are met all the time, and stop only the motion towards them."""
+def test_players_stay_in_the_square(name: str) -> None:
+    """At ten times the usual speed, walls are met often and stop only the motion towards them."""
     env = make(f"hunting/{name}", prey_speed=10.0, catch_radius=0.0)
     angles = jax.random.uniform(jax.random.key(3), (100, env.num_agents), maxval=2 * np.pi)
     vectors = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
@@ -158,15 +161,15 @@ def test_nobody_leaves_the_square(name: str) -> None:
     np.testing.assert_allclose(places[1:], np.clip(free, 0, 1), atol=1e-6)
 
 
-def test_predators_of_one_speed_are_alike() -> None:
-    """Swapping them swaps what they see and get; the prey sees the same with their places swapped."""
+def test_predators_of_one_speed_can_be_swapped() -> None:
+    """Their observations and rewards are swapped. The prey observes them in swapped order."""
     env = make("hunting/3-players")
     swap = np.asarray([0, 2, 1])
     state = env.reset(jax.random.key(5))[0]
     action = jax.random.normal(jax.random.key(6), (3, 2))
     swapped = state._replace(positions=state.positions[swap])
     first, second = np.linalg.norm(state.positions[1:] - state.positions[:1], axis=-1).tolist()
-    for near in (0.0, (first + second) / 2):  # without a catch, and with one by the nearer
+    for near in (0.0, (first + second) / 2):  # without a catch, and with one by the nearer predator
         world = eqx.tree_at(lambda e: e.catch_radius, env, jnp.asarray(near))
         one = world.step(jax.random.key(0), state, action)
         other = world.step(jax.random.key(0), swapped, action[swap])
@@ -179,8 +182,11 @@ def test_predators_of_one_speed_are_alike() -> None:
 
 
 @pytest.mark.parametrize("headings", ["continuous", "four"])
-def test_a_turn_of_the_square_turns_everything(headings: str) -> None:
-    """By 90 degrees: (x, y) becomes (1 - y, x), every vector in an observation (-y, x), the direction d becomes d + 1."""
+def test_a_rotation_of_the_square_rotates_everything(headings: str) -> None:
+    """By 90 degrees, (x, y) becomes (1 - y, x).
+
+    Every vector in an observation becomes (-y, x), and the heading d becomes d + 1.
+    """
     env = make("hunting/3-players", headings=headings, prey_speed=5.0)
 
     def turn(vectors: jax.Array) -> jax.Array:
@@ -201,7 +207,7 @@ def test_a_turn_of_the_square_turns_everything(headings: str) -> None:
     np.testing.assert_array_equal(other.reward, one.reward)
 
 
-def test_what_each_agent_sees() -> None:
+def test_observations_of_each_agent() -> None:
     env = make("hunting/3-players", time_limit=10)
     seen = env.observe(state_at((0.5, 0.75), (0.0, 0.25), (1.0, 1.0), time=4))
     expected = [
@@ -214,7 +220,7 @@ def test_what_each_agent_sees() -> None:
 
 
 @pytest.mark.parametrize("distance", [0.0, 0.3, 0.35])
-def test_starts_are_apart(distance: float) -> None:
+def test_start_positions_are_apart(distance: float) -> None:
     env = make("hunting/3-players", start_distance=distance)
     states, _ = jax.jit(jax.vmap(lambda key: env.reset(key)))(
         jax.random.split(jax.random.key(9), 2000)
@@ -223,13 +229,13 @@ def test_starts_are_apart(distance: float) -> None:
     assert apart.min() >= distance
     assert distance > 0 or apart.min() < 0.1
     assert (states.positions >= 0).all() and (states.positions <= 1).all()
-    # All of the square is used, by everyone.
+    # All players use the whole square.
     np.testing.assert_allclose(states.positions.mean(axis=0), 0.5, atol=0.03)
     np.testing.assert_allclose(states.positions.var(axis=0), 1 / 12, atol=0.01)
 
 
-def test_the_descriptor_is_where_the_prey_ended() -> None:
-    """Caught where it stands, or at the wall that it fled to: 0.01 a step up from 0.5, clipped at 1."""
+def test_the_descriptor_is_the_last_position_of_the_prey() -> None:
+    """It is caught in place or at a wall, moving up by 0.01 per step from 0.5 and clipped at 1."""
     env = make("hunting/2-players", prey_speed=1.0, predator_speed=0.1)
     told = play(env, state_at((0.2, 0.5), (0.9, 0.1)), [(0.0, 1.0), STILL], 60)
     described = jax.vmap(env.descriptor)(told.state)  # pyright: ignore[reportAttributeAccessIssue]
@@ -244,8 +250,11 @@ def test_the_descriptor_is_where_the_prey_ended() -> None:
     np.testing.assert_array_equal(episodes.descriptor, starts)
 
 
-def test_numbers_are_leaves() -> None:
-    """Worlds of different radii side by side: 0.4 apart, the prey is caught from the radius 0.4 on."""
+def test_parameters_are_leaves() -> None:
+    """Environments of different radii run under `vmap`.
+
+    At distance 0.4, radii from 0.4 on catch the prey.
+    """
 
     def caught(radius: jax.Array, speed: jax.Array) -> jax.Array:
         env = make("hunting/2-players", catch_radius=radius, prey_speed=speed)
@@ -284,11 +293,11 @@ def test_a_speed_for_each_player() -> None:
         ("3-players", {"predator_speeds": (1.0,)}, "two numbers, one for each predator"),
     ],
 )
-def test_what_cannot_be_is_said(name: str, given: dict[str, Any], words: str) -> None:
+def test_invalid_arguments_are_refused(name: str, given: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make(f"hunting/{name}", **given)
 
 
-def test_an_unknown_argument() -> None:
+def test_an_unknown_argument_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="did you mean predator_speed"):
         make("hunting/2-players", predatr_speed=1)

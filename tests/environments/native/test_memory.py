@@ -1,4 +1,4 @@
-"""The memory tasks: returns in closed form, and control of which only positions are seen."""
+"""Tests of the memory tasks: returns in closed form, and control with observed positions only."""
 
 import subprocess
 import sys
@@ -29,7 +29,10 @@ POSITIONS = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1], "MountainCarContinuou
 def _rewards(
     env: RepeatPrevious, policy: Callable[..., jax.Array], episodes: int = 1
 ) -> np.ndarray:
-    """Rewards `[episodes, delay + length]` of `policy(key, seen, time)`, where `seen[t]` is the observation o_t."""
+    """Return rewards `[episodes, delay + length]` of `policy(key, seen, time)`.
+
+    `seen[t]` is the observation at time t.
+    """
     limit = env.time_limit
 
     def act(
@@ -54,7 +57,7 @@ def _rewards(
 
 
 def _repeat(delay: int) -> Callable[..., jax.Array]:
-    """The policy that repeats what was seen `delay` steps before, and 0 while there is nothing."""
+    """Return the policy that repeats the observation of `delay` steps before, and 0 until then."""
     return lambda key, seen, time: jnp.where(time >= delay, seen[time - delay], 0)
 
 
@@ -73,14 +76,12 @@ def test_perfect_memory_has_return_1(delay: int, length: int) -> None:
 
 @settings(max_examples=6, deadline=None)
 @given(delay=st.integers(0, 12), symbols=st.integers(2, 9), length=st.integers(1, 20))
-def test_perfect_memory_has_return_1_whatever_the_sizes(
-    delay: int, symbols: int, length: int
-) -> None:
+def test_perfect_memory_has_return_1_for_any_sizes(delay: int, symbols: int, length: int) -> None:
     _assert_perfect(RepeatPrevious(delay, symbols, length))
 
 
 @pytest.mark.parametrize("symbols", [4, 7])
-def test_uniform_actions_have_their_mean_and_spread(symbols: int) -> None:
+def test_returns_of_uniform_actions(symbols: int) -> None:
     env, episodes = RepeatPrevious(symbols=symbols), 4000
     returns = _rewards(env, lambda key, seen, time: env.action_space.sample(key), episodes).sum(
         axis=1
@@ -91,15 +92,15 @@ def test_uniform_actions_have_their_mean_and_spread(symbols: int) -> None:
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
-def test_memory_one_step_off_is_worth_no_more_than_chance(shift: int) -> None:
-    """Nor is memory of all but the symbol asked for: the mean is that of uniform actions."""
+def test_memory_that_is_off_by_one_step_is_as_good_as_chance(shift: int) -> None:
+    """The mean return is that of uniform actions."""
     env, episodes = RepeatPrevious(delay=2, length=16), 4000
     returns = _rewards(env, _repeat(env.delay + shift), episodes).sum(axis=1)
     spread = 2 * np.sqrt(3 / env.length) / 4
     assert abs(returns.mean() + 0.5) < 4 * spread / np.sqrt(episodes)
 
 
-def test_the_symbol_on_show_is_enough_without_delay_only() -> None:
+def test_the_current_symbol_is_enough_only_without_delay() -> None:
     for delay, expected in ((0, 1.0), (3, -0.5)):
         returns = _rewards(
             RepeatPrevious(delay=delay), lambda key, seen, time: seen[time], episodes=1000
@@ -116,7 +117,7 @@ def test_symbols_are_uniform_and_independent() -> None:
     np.testing.assert_allclose(pairs, 6000 / 9, atol=4 * np.sqrt(6000 / 9))
 
 
-def test_the_end_is_a_termination_after_all_has_been_asked() -> None:
+def test_an_episode_terminates_after_all_symbols_were_recalled() -> None:
     env = make("memory/repeat-previous", delay="2", length="3")
     state, _ = env.reset(jax.random.key(0))
     ends = []
@@ -128,7 +129,7 @@ def test_the_end_is_a_termination_after_all_has_been_asked() -> None:
 
 
 @pytest.mark.parametrize(("delay", "length"), [(0, 1), (3, 2)])
-def test_the_contract_is_kept_at_the_smallest_sizes(delay: int, length: int) -> None:
+def test_the_smallest_sizes_pass_the_check(delay: int, length: int) -> None:
     assert (
         check_environment(
             make("memory/repeat-previous", delay=delay, length=length), steps=12
@@ -148,14 +149,14 @@ def test_the_contract_is_kept_at_the_smallest_sizes(delay: int, length: int) -> 
         ({"dely": 2}, "did you mean delay"),
     ],
 )
-def test_wrong_arguments(given: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make("memory/repeat-previous", **given)
 
 
 @pytest.mark.parametrize("name", POSITIONS)
-def test_positions_are_those_of_the_gymnax_environment(name: str) -> None:
-    """Everything but the observation is the same along a whole episode, and that is the kept part of the other."""
+def test_partial_observations_are_those_of_gymnax(name: str) -> None:
+    """Along an episode, only the observation differs. It is the selected part of the full one."""
     whole = make(f"gymnax/{name}", max_steps_in_episode=25)
     part = make(f"memory/{name}", max_steps_in_episode=25)
 
@@ -185,7 +186,7 @@ def test_positions_are_those_of_the_gymnax_environment(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POSITIONS)
-def test_facts_are_those_of_the_gymnax_environment(name: str) -> None:
+def test_attributes_are_those_of_the_gymnax_environment(name: str) -> None:
     whole, part = make(f"gymnax/{name}"), make(f"memory/{name}")
     assert default_arguments(f"memory/{name}") == default_arguments(f"gymnax/{name}")
     assert (part.name, part.time_limit, part.num_agents) == (
@@ -203,14 +204,14 @@ def test_facts_are_those_of_the_gymnax_environment(name: str) -> None:
 
 
 @pytest.mark.parametrize("id", list_environments("memory"))
-def test_presets_have_a_memory(id: str) -> None:
-    """And sequences of more than one step, which the sizes of a run can be cut into."""
+def test_presets_have_a_recurrent_core(id: str) -> None:
+    """They have sequences of more than one step, and their sizes are valid."""
     spec = make_spec("ppo", id, {}, None, None, RunOptions(), {})
     assert spec.network.core != "none" and spec.config.sequence_length > 1
     run_check.check_run(spec)
 
 
-def test_physics_stay_leaves() -> None:
+def test_physics_are_leaves() -> None:
     env = make("memory/CartPole-v1", gravity="5")
     assert float(env.env.params.gravity) == 5
     assert jax.tree.structure(env.env) == jax.tree.structure(make("gymnax/CartPole-v1"))
@@ -233,13 +234,16 @@ def test_physics_stay_leaves() -> None:
     assert falls[0, 1] != falls[1, 1]
 
 
-def test_an_unknown_argument_of_the_physics() -> None:
+def test_an_unknown_argument_of_the_physics_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="did you mean gravity"):
         make("memory/CartPole-v1", gravty=5)
 
 
-def test_part_of_ones_own_environment() -> None:
-    """Bounds follow the order of the kept entries; agents keep their axis; the name is the environment's own."""
+def test_partial_observations_of_a_custom_environment() -> None:
+    """Bounds follow the order of the selected entries.
+
+    Agents keep their axis, and the name is kept.
+    """
     env = PartialObservation(TwoAgents(), kept=(1,))
     state, obs = env.reset(jax.random.key(0))
     after = env.step(jax.random.key(1), state, jnp.zeros(2, jnp.int32))
@@ -258,7 +262,7 @@ def test_part_of_ones_own_environment() -> None:
 
 
 @pytest.mark.parametrize("kept", [(), (0, 0), (2,), (-1,)])
-def test_wrong_parts(kept: tuple[int, ...]) -> None:
+def test_invalid_indices_are_refused(kept: tuple[int, ...]) -> None:
     with pytest.raises(
         UsageError, match="kept must be at least one distinct index from 0 to 1, got"
     ):
@@ -266,12 +270,12 @@ def test_wrong_parts(kept: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("id", ["probe/masked", "memory/repeat-previous"])
-def test_only_vectors_have_parts(id: str) -> None:
+def test_only_vectors_have_partial_observations(id: str) -> None:
     with pytest.raises(UsageError, match="observations must be a Box of shape"):
         PartialObservation(make(id), (0,))
 
 
-def test_repeating_imports_no_gymnax() -> None:
+def test_repeat_previous_does_not_import_gymnax() -> None:
     code = """
 import sys
 from rollax import environments

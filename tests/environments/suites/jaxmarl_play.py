@@ -1,4 +1,4 @@
-"""Random play in environments of JaxMARL."""
+"""Random episodes in environments of JaxMARL."""
 
 import functools
 from typing import Any
@@ -11,7 +11,7 @@ from rollax.spaces import Discrete
 
 
 def random_actions(env: Any, key: jax.Array, obs: Any) -> jax.Array:
-    """`[A, ...]`, legal where there is a mask."""
+    """Return random actions `[A, ...]`, which are legal if there is a mask."""
     keys = jax.random.split(key, env.num_agents)
     if isinstance(obs, dict) and "action_mask" in obs and isinstance(env.action_space, Discrete):
         return jax.vmap(jax.random.categorical)(
@@ -22,7 +22,7 @@ def random_actions(env: Any, key: jax.Array, obs: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=1)
 def play(key: jax.Array, num_steps: int, policy_key: jax.Array, env: Any) -> Any:
-    """`(state before, observation before, action, transition)` of so many random steps, `[T, ...]`."""
+    """Return (state before, observation before, action, transition) of random steps, `[T, ...]`."""
 
     def step(carry: Any, time: jax.Array) -> Any:
         state, obs = carry

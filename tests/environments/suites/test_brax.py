@@ -1,4 +1,4 @@
-"""What the adapter of brax promises: the suite's own dynamics, ends told apart, and what feet and torsos do."""
+"""Tests of the Brax adapter: dynamics, ends, physics, descriptors and drawings."""
 
 import os
 import subprocess
@@ -26,7 +26,10 @@ pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
 
 
 def play(env: Any, actions: np.ndarray, seed: int = 0) -> tuple[Any, Any]:
-    """The first state, and the transitions of so many actions `[T, ...]`. By hand: all of a name share one compiled step."""
+    """Return the first state and the transitions of `actions`, `[T, ...]`.
+
+    The loop runs in Python, so that all environments of a name share one compiled step.
+    """
     key = jax.random.key(seed)
     with jax.debug_key_reuse(False):
         first, _ = env.reset(key)
@@ -37,8 +40,8 @@ def play(env: Any, actions: np.ndarray, seed: int = 0) -> tuple[Any, Any]:
     return first, jax.tree.map(lambda *rows: np.stack(rows), *told)
 
 
-def test_it_is_the_suites_own_dynamics() -> None:
-    """Rewards, observations and ends are those of the unwrapped suite, and the time limit is ours."""
+def test_dynamics_equal_those_of_the_suite() -> None:
+    """Rewards, observations and ends are those of the unwrapped suite. The time limit is added."""
     env = make("brax/reacher", backend="spring", max_steps=5)
     actions = np.random.default_rng(0).uniform(-1, 1, (6, 2)).astype(np.float32)
     _, told = play(env, actions)
@@ -49,12 +52,15 @@ def test_it_is_the_suites_own_dynamics() -> None:
         np.testing.assert_allclose(told.obs[time], raw.obs, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(told.reward[time], raw.reward, rtol=1e-4, atol=1e-5)
         assert not told.terminated[time] and told.truncated[time] == (time >= 4)
-    # What is told of the reward adds up to it.
+    # The terms of the reward in info sum to it.
     np.testing.assert_allclose(sum(told.info.values()), told.reward, rtol=1e-4, atol=1e-5)
 
 
 def test_a_fallen_pole_terminates_also_at_the_time_limit() -> None:
-    """The suite calls the fall a time-out. Pushed to one side the pole falls within 30 steps."""
+    """The suite reports the fall as a timeout.
+
+    A constant push makes the pole fall within 30 steps.
+    """
     actions = np.ones((40, 1), np.float32)
     _, told = play(make("brax/inverted_pendulum"), actions)
     fallen = int(np.argmax(told.terminated))
@@ -66,8 +72,8 @@ def test_a_fallen_pole_terminates_also_at_the_time_limit() -> None:
     assert told.truncated[fallen - 1] and not told.terminated[fallen - 1]
 
 
-def test_a_state_stays_as_it_was() -> None:
-    """The suite writes into the state it is given."""
+def test_step_does_not_change_its_input_state() -> None:
+    """The suite writes into the state that it is given."""
     env = make("brax/reacher", backend="spring")
     state, _ = env.reset(jax.random.key(0))
     before = jax.tree.map(np.asarray, state)
@@ -77,7 +83,10 @@ def test_a_state_stays_as_it_was() -> None:
 
 
 def test_physics_are_leaves() -> None:
-    """Copies with motors of different strength in one program; without a motor the pendulum is the suite's with no action."""
+    """Copies with motors of different strength run in one program.
+
+    Without a motor, the pendulum moves as with no action.
+    """
     env = make("brax/inverted_pendulum")
     strong = eqx.tree_at(
         lambda e: e.physics["gear"], env, jnp.stack([0 * env.physics["gear"], env.physics["gear"]])
@@ -95,8 +104,8 @@ def test_physics_are_leaves() -> None:
     assert float(jnp.abs(pushed[1] - idle[1]).max()) > 1e-2
 
 
-def test_a_simulation_that_breaks_ends_the_episode_with_finite_numbers() -> None:
-    """The suite's reacher would go on with NaN to its time limit."""
+def test_a_nonfinite_simulation_terminates_with_finite_values() -> None:
+    """The suite's reacher would continue with NaN until its time limit."""
     env = make("brax/reacher", backend="spring", max_steps=5)
     state, obs = env.reset(jax.random.key(0))
     pipeline = state.suite_state.pipeline_state
@@ -113,13 +122,13 @@ def test_a_simulation_that_breaks_ends_the_episode_with_finite_numbers() -> None
 
 
 def test_only_physics_that_the_engine_reads_are_leaves() -> None:
-    """Others may be randomized, and nothing changes."""
+    """Randomizing other parameters would have no effect."""
     assert sorted(make("brax/hopper").physics) == ["friction", "gear", "gravity"]
     assert sorted(make("brax/walker2d").physics) == ["friction", "gear", "gravity", "mass"]
     assert len(make("brax/hopper", backend="generalized").physics) == 7
 
 
-@pytest.mark.filterwarnings("ignore:Brax System:UserWarning")  # of brax's making, for its own model
+@pytest.mark.filterwarnings("ignore:Brax System:UserWarning")  # caused by Brax for its own model
 def test_observations_of_several_parts_are_refused() -> None:
     class Parts(adapter.suite.hopper.Hopper):
         def reset(self, rng: Any) -> Any:
@@ -134,11 +143,11 @@ def test_observations_of_several_parts_are_refused() -> None:
         rollax.from_brax(Parts())
 
 
-# --- Descriptors -----------------------------------------------------------------------------------------------------
+# --- Descriptors ---
 
 
-def test_places_are_shifts_from_the_start() -> None:
-    """In an evaluation of whole episodes, that of the last state: a plain loop finds the same."""
+def test_position_descriptors_are_displacements_from_the_start() -> None:
+    """In an evaluation, the descriptor is that of the last state, as in a plain loop."""
     env = make("brax/ant", descriptor="position", max_steps=4)
     assert env.descriptor_space.shape == (2,) and env.descriptor_extraction == "final"
     still = Algorithm(None, None, lambda s, o, c, k, g: (jnp.full(8, s), c), lambda state: ())  # pyright: ignore
@@ -158,7 +167,7 @@ def test_places_are_shifts_from_the_start() -> None:
         assert float(jnp.abs(shift).max()) > 1e-3
 
 
-# --- Making and showing ----------------------------------------------------------------------------------------------
+# --- Creation and drawing ---
 
 
 def test_names_and_arguments() -> None:
@@ -192,13 +201,13 @@ def test_names_and_arguments() -> None:
         ("swimmer", {"backend": "spring"}, "Unsupported backend: spring"),
     ],
 )
-def test_mistakes_name_the_remedy(name: str, given: dict[str, Any], words: str) -> None:
+def test_mistakes_are_refused_with_a_remedy(name: str, given: dict[str, Any], words: str) -> None:
     with pytest.raises((UsageError, UnknownNameError), match=words):
         make(f"brax/{name}", **given)
 
 
-def test_nothing_is_printed_or_left_in_the_folder(tmp_path: Path) -> None:
-    """MuJoCo prints on import, warns of halfcheetah's file, and keeps such warnings in a file of its own."""
+def test_nothing_is_printed_or_written_to_the_folder(tmp_path: Path) -> None:
+    """MuJoCo prints on import, warns about the file of halfcheetah, and writes a log file."""
     program = "import rollax; rollax.make('brax/halfcheetah')"
     environment = {
         **os.environ,
@@ -216,7 +225,7 @@ def test_nothing_is_printed_or_left_in_the_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_it_is_drawn() -> None:
+def test_the_drawing_shows_the_body() -> None:
     """The drawing follows the torso, and a moved leg changes it."""
     env = make("brax/ant")
     state, obs = env.reset(jax.random.key(0))
@@ -228,12 +237,15 @@ def test_it_is_drawn() -> None:
     assert other.size == picture.size and other.tobytes() != picture.tobytes()
 
 
-def test_the_ant_without_its_forward_reward_is_that_of_qdax() -> None:
-    """QDax's ant_omni: the suite's reward less its forward term, described by where the torso is on the plane."""
+def test_the_ant_without_forward_reward_is_ant_omni_of_qdax() -> None:
+    """Ant-omni has the suite's reward without the forward term.
+
+    Its descriptor is the position of the torso.
+    """
     whole, omni = make("brax/ant"), make("brax/ant", forward_reward_weight=0, descriptor="position")
     key = jax.random.key(3)
     state, _ = whole.reset(key)
-    other = state  # of the same world, which no key is used twice for
+    other = state  # the worlds are the same, and reset must not use the key twice
     start = np.asarray(state.suite_state.pipeline_state.x.pos[0])
     for index in range(3):
         action = jnp.sin(jnp.arange(8.0) + index)
@@ -245,7 +257,7 @@ def test_the_ant_without_its_forward_reward_is_that_of_qdax() -> None:
         np.testing.assert_allclose(less.reward, after.reward - forward, atol=1e-4)
         np.testing.assert_allclose(
             less.reward, 1.0 - 0.5 * jnp.sum(action**2), atol=1e-4
-        )  # survival, cost of the actions
+        )  # survival and cost of the actions
         np.testing.assert_allclose(sum(less.info.values()), less.reward, atol=1e-4)
         assert less.info["reward_forward"] == 0 and after.info["reward_forward"] != 0
         state, other = after.state, less.state

@@ -1,4 +1,4 @@
-"""Contacts of feet with the ground, which brax's environments describe."""
+"""Tests of contacts of feet with the ground, the descriptors of Brax environments."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,10 @@ HEIGHTS = {-0.005: 1.0, 0.0005: 1.0, 0.002: 0.0, 0.3: 0.0}
 
 
 def play(env: Any, actions: np.ndarray, seed: int = 0) -> tuple[Any, Any]:
-    """The first state, and the transitions of so many actions `[T, ...]`. By hand: all of a name share one compiled step."""
+    """Return the first state and the transitions of `actions`, `[T, ...]`.
+
+    The loop runs in Python, so that all environments of a name share one compiled step.
+    """
     key = jax.random.key(seed)
     with jax.debug_key_reuse(False):
         first, _ = env.reset(key)
@@ -35,10 +38,10 @@ def play(env: Any, actions: np.ndarray, seed: int = 0) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", [*FEET])
-def test_feet_touch_the_ground_or_not(name: str) -> None:
-    """At rest bodies lie a little in the ground or above it, and both count; in the air no foot does.
+def test_contacts_depend_on_the_height_of_the_feet(name: str) -> None:
+    """At rest, bodies are slightly below or above the ground, and both count as contact.
 
-    The heights are those of the suite's own contacts.
+    In the air there is no contact. The distances equal those of the suite's own contacts.
     """
     env = make(f"brax/{name}")
     assert env.descriptor_space.shape == (FEET[name],) and env.descriptor_extraction == "mean"
@@ -57,7 +60,7 @@ def test_feet_touch_the_ground_or_not(name: str) -> None:
         clearance = np.asarray(adapter.foot_clearance(env.feet, links))
         assert clearance.min() == pytest.approx(height, abs=1e-5)
         np.testing.assert_array_equal(found, clearance < adapter.CONTACT_DISTANCE)
-        # One contact for a sphere, two for the ends of a capsule.
+        # There is one contact for a sphere and two for the ends of a capsule.
         link, distance = np.asarray(own.link_idx[1]), np.asarray(own.dist)
         np.testing.assert_allclose(
             clearance, [distance[link == foot].min() for foot in env.feet.link], atol=1e-5
@@ -65,8 +68,8 @@ def test_feet_touch_the_ground_or_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["spring", pytest.param("positional", marks=pytest.mark.slow)])
-def test_a_body_at_rest_touches_the_ground_all_the_time(backend: str) -> None:
-    """An ant that does nothing comes to rest on its four feet."""
+def test_a_body_at_rest_stays_in_contact_with_the_ground(backend: str) -> None:
+    """An ant without actions comes to rest on its four feet."""
     env = make("brax/ant", backend=backend)
     _, told = play(env, np.zeros((150, 8), np.float32))
     feet = np.asarray(jax.vmap(env.descriptor)(jax.tree.map(jnp.asarray, told.state)))

@@ -1,4 +1,4 @@
-"""What the adapter of Craftax promises: the suite's own dynamics, ends told apart, and achievements told by name."""
+"""Tests of the Craftax adapter: dynamics, ends, and achievements by name."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ KEY = jax.random.key
 
 @pytest.fixture(scope="module")
 def env() -> Any:
-    """One for the module: a step takes long to compile."""
+    """Return one environment for all tests, because compiling a step takes long."""
     return make("craftax/Craftax-Classic-Symbolic-v1", max_timesteps=50)
 
 
@@ -30,8 +30,8 @@ def start(env: Any) -> Any:
     return env.reset(KEY(0))[0]
 
 
-def test_it_is_the_suites_own_dynamics(env: Any, start: Any) -> None:
-    """Unlimited in time, and with the reward and the observation of a step that resets nothing."""
+def test_dynamics_equal_those_of_the_suite(env: Any, start: Any) -> None:
+    """Reward and observation are those of a step without a reset and without a time limit."""
     params = env.dynamics.default_params
     state, raw = start, env.dynamics.reset_env(KEY(0), params)[1]
     step = jax.jit(lambda key, state, action: env.dynamics.step_env(key, state, action, params)[:4])
@@ -45,8 +45,8 @@ def test_it_is_the_suites_own_dynamics(env: Any, start: Any) -> None:
     assert after.obs.shape == env.observation_space.shape and env.action_space.n == 17
 
 
-def test_time_truncates_and_death_terminates(env: Any, start: Any) -> None:
-    """The suite has one `done` for all of them; who dies with the last step has died."""
+def test_time_limits_truncate_and_death_terminates(env: Any, start: Any) -> None:
+    """The suite has one `done` for both. Death in the last step is a termination."""
 
     def ends(**changes: Any) -> tuple[bool, bool]:
         state = start.replace(
@@ -65,14 +65,14 @@ def test_time_truncates_and_death_terminates(env: Any, start: Any) -> None:
     assert ends(timestep=10_000_000) == (False, True)
 
 
-def test_achievements_are_told_by_name(env: Any, start: Any) -> None:
+def test_achievements_are_reported_by_name(env: Any, start: Any) -> None:
     state = start.replace(
         inventory=start.inventory.replace(sapling=jnp.ones_like(start.inventory.sapling))
     )
     action = adapter._import_suite_module("Craftax-Classic", "constants").Action.PLACE_PLANT.value
     ways = [
         jnp.full_like(state.player_direction, way) for way in (1, 2, 3, 4)
-    ]  # towards grass in one of them at least
+    ]  # at least one of them is towards grass
     facing_grass = [env.step(KEY(9), state.replace(player_direction=way), action) for way in ways]
     planted = next(after for after in facing_grass if after.reward > 0.5)
     assert (
@@ -88,8 +88,8 @@ def test_achievements_are_told_by_name(env: Any, start: Any) -> None:
     )
 
 
-def test_numbers_of_papers() -> None:
-    """Matthews et al. 2024: 67 achievements worth 226; those of Crafter are 22, worth 1 each."""
+def test_numbers_of_achievements_are_those_of_the_papers() -> None:
+    """Matthews et al. 2024 have 67 achievements with a sum of 226. Crafter has 22, worth 1 each."""
     names, largest = adapter._load_achievements("Craftax-Symbolic-v1")
     assert (len(names), largest) == (67, 226.0)
     names, largest = adapter._load_achievements("Craftax-Classic-Pixels-v1")
@@ -111,7 +111,7 @@ def test_arguments_and_mistakes() -> None:
         make("craftax/Craftax-Classic-Symbolic-v1", max_timesteps=0)
 
 
-def test_the_drawing_is_the_suites_own(env: Any, start: Any) -> None:
+def test_the_drawing_is_that_of_the_suite(env: Any, start: Any) -> None:
     drawing = find_drawing(env)
     picture = np.asarray(drawing.draw(env, start, None))
     assert (

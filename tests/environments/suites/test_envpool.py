@@ -1,4 +1,4 @@
-"""Environments of EnvPool: the numbers of their `info`, and their pictures."""
+"""Tests of environments of EnvPool: the values of `info`, images and arguments."""
 
 import importlib.util
 import sys
@@ -21,13 +21,13 @@ from support.fixtures import compile_once, train  # noqa: F401
 
 
 def needs_envpool() -> None:
-    """Skips a test without it, and does not import it: rollax does."""
+    """Skip a test if EnvPool is not installed, without importing it before rollax does."""
     if importlib.util.find_spec("envpool") is None:
         pytest.skip("needs EnvPool")
 
 
-def test_info_is_the_numbers_of_each_environment() -> None:
-    """No vectors, nothing that is no part of `info`, and not what a step tells anyway."""
+def test_info_has_the_scalars_of_each_environment() -> None:
+    """Vectors, keys outside of `info` and values that a step returns anyway are left out."""
     parts = {
         "info:lives": ((-1,), np.int32),
         "info:speed": ((), np.float64),
@@ -48,8 +48,8 @@ def test_info_is_the_numbers_of_each_environment() -> None:
 @pytest.mark.parametrize(
     ("name", "shape"), [("CarRacing-v3", (96, 96, 3)), ("Pong-v5", (84, 84, 4))]
 )
-def test_channels_of_pictures_are_last(name: str, shape: tuple[int, ...]) -> None:
-    """EnvPool gives some first, and some last."""
+def test_channels_of_images_are_last(name: str, shape: tuple[int, ...]) -> None:
+    """EnvPool returns some images with channels first and some with channels last."""
     needs_envpool()
     environment: Any = make(f"envpool/{name}")
     simulator = environment.make_simulator()
@@ -77,15 +77,17 @@ def test_channels_of_pictures_are_last(name: str, shape: tuple[int, ...]) -> Non
         ({"max_episode_steps": 0}, r"max_episode_steps \(0\) must be at least 1"),
     ],
 )
-def test_numbers_that_end_the_process_are_refused(arguments: dict[str, Any], message: str) -> None:
-    """And those that mean nothing, such as episodes of no step."""
+def test_arguments_that_would_end_the_process_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
+    """Meaningless ones are refused as well, such as episodes without steps."""
     needs_envpool()
     with pytest.raises(UsageError, match=message):
         make("envpool/Pong-v5", **arguments)
 
 
-def test_a_pool_tells_what_one_simulator_tells() -> None:
-    """Step by step the same observations, rewards, ends and numbers of `info` from the same seed."""
+def test_a_pool_equals_a_single_simulator() -> None:
+    """Observations, rewards, ends and info of every step are the same for the same seed."""
     needs_envpool()
     environment: Any = make("envpool/HalfCheetah-v5", max_episode_steps=4)
     names = environment.info_names
@@ -134,8 +136,8 @@ def test_the_next_life_is_an_episode_of_the_same_game() -> None:
     one.close()
 
 
-def test_evaluations_report_info_and_runs_are_drawn(tmp_path: Path) -> None:
-    """`lives` and the game's own reward, by the mean or as is asked for; an episode as a GIF."""
+def test_evaluations_report_info_and_runs_can_be_rendered(tmp_path: Path) -> None:
+    """`lives` and the game's reward are reduced as chosen, and an episode is written as a GIF."""
     needs_envpool()
     from rollax.visualization.render.render import render
 
@@ -161,8 +163,8 @@ def test_evaluations_report_info_and_runs_are_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="EGL")
-def test_mujoco_is_drawn_by_egl_or_refused(monkeypatch: Any) -> None:
-    """Where EGL is missing or was loaded after EnvPool, MuJoCo would end the process."""
+def test_mujoco_is_rendered_with_egl_or_refused(monkeypatch: Any) -> None:
+    """If EGL is missing or was loaded after EnvPool, MuJoCo would end the process."""
     needs_envpool()
     environment: Any = make("envpool/InvertedPendulum-v5")
     if display.has_egl_before("envpool"):

@@ -1,4 +1,4 @@
-"""The adapter of gymnasium: spaces and values, time limits, the list of ids, ALE's preprocessing."""
+"""Tests of the Gymnasium adapter: spaces, values, time limits, ids and preprocessing of ALE."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ from rollax.environments.suites.gymnasium import atari, converters
 from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete
 
-# Of gymnasium's own that are not offered: environments in JAX, and of old interfaces.
+# Environments of Gymnasium in JAX or with old interfaces are not offered.
 NOT_OFFERED = ("phys2d/", "tabular/", "GymV")
 
 
@@ -44,7 +44,8 @@ class Longer(CartPoleEnv):
         super().__init__(render_mode=render_mode)
         self.length = length
 
-gymnasium.register("acme/Longer-v0", entry_point=Longer, max_episode_steps=30, kwargs={"length": 2.0})
+gymnasium.register("acme/Longer-v0", entry_point=Longer, max_episode_steps=30, \
+kwargs={"length": 2.0})
 class Undrawn(CartPoleEnv):
     def __init__(self):
         super().__init__()
@@ -55,8 +56,11 @@ gymnasium.register("Many-v0", vector_entry_point="acme_poles:Many")
 """
 
 
-def test_names_that_other_packages_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As gymnasium.make has them: of a package that is imported, or which the name imports. Processes need not import it."""
+def test_ids_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in gymnasium.make, the package is imported before or named in the id.
+
+    Other processes need not import it.
+    """
     (tmp_path / "acme_poles.py").write_text(ACME)
     (tmp_path / "acme_broken.py").write_text("raise OSError('no licence')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -94,7 +98,7 @@ def test_names_that_other_packages_add(tmp_path: Path, monkeypatch: pytest.Monke
         make("gymnasium/acme_broken:Longer-v1")
 
 
-def test_spaces_and_values() -> None:
+def test_spaces_and_values_are_converted() -> None:
     inner = theirs.Dict(
         {"place": theirs.Box(-1.0, 1.0, (2,), np.float64), "kind": theirs.Discrete(3, start=5)}
     )
@@ -147,8 +151,8 @@ def test_the_time_limit_truncates_and_is_an_argument() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -3, 2.5, True])
-def test_a_time_limit_is_a_whole_number(limit: Any) -> None:
-    """Also where gymnasium's own is None, and of an environment of a user's own."""
+def test_a_time_limit_must_be_a_positive_integer(limit: Any) -> None:
+    """This also holds for environments without a time limit and for custom ones."""
     with pytest.raises(UsageError, match="max_episode_steps"):
         make("gymnasium/CliffWalking-v1", max_episode_steps=limit)
     with pytest.raises(UsageError, match="max_episode_steps"):
@@ -159,7 +163,7 @@ def test_a_time_limit_is_a_whole_number(limit: Any) -> None:
     ("shape", "expected"),
     [((4, 84, 60), (84, 60, 4)), ((84, 60), (84, 60, 1)), ((84, 60, 3), (84, 60, 3))],
 )
-def test_channels_of_pictures_are_last(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def test_channels_of_images_are_last(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     space = theirs.Box(0, 255, shape, np.uint8)
     found, convert = converters.convert_observation_space("test", space)
     assert found == Box(0.0, 255.0, expected, "uint8")
@@ -170,13 +174,16 @@ def test_channels_of_pictures_are_last(shape: tuple[int, ...], expected: tuple[i
     )
 
 
-def test_boards_of_8_bits_stay_as_they_are() -> None:
+def test_uint8_boards_are_not_treated_as_images() -> None:
     found, _ = converters.convert_observation_space("test", theirs.Box(0, 3, (3, 8, 8), np.uint8))
     assert found == Box(0.0, 3.0, (3, 8, 8), "uint8")
 
 
 class Masked(gymnasium.Env):
-    """Says in its observation which two actions are legal, takes no other, and says at the end alone whether it succeeded."""
+    """Environment with an action mask in its observation.
+
+    It refuses illegal actions, and its info has `is_success` only at the end of an episode.
+    """
 
     observation_space = theirs.Dict(
         place=theirs.Box(-1.0, 1.0, (1,)), action_mask=theirs.Box(0, 1, (4,), np.int8)
@@ -200,8 +207,11 @@ class Masked(gymnasium.Env):
 
 
 @pytest.mark.usefixtures("as_free_with_keys_as_the_suite")
-def test_a_mask_that_the_observation_has_is_one(tmp_path: Path) -> None:
-    """No action is taken that it excludes, also where observations are normalized. What `info` has at the end is reported."""
+def test_an_action_mask_in_the_observation_is_used(tmp_path: Path) -> None:
+    """No masked action is taken, also with normalized observations.
+
+    Info of the last step is reported.
+    """
     environment = rollax.from_gymnasium(Masked, info_names=["is_success"])
     space: Any = environment.observation_space
     assert space.spaces["action_mask"] == Box(
@@ -218,10 +228,10 @@ def test_a_mask_that_the_observation_has_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_free_with_keys_as_the_suite")
-def test_a_best_metric_that_is_never_there_is_told(
+def test_a_best_metric_that_is_never_reported_gives_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of episodes that are given up before the step that has it; and no command is offered that would find no checkpoint."""
+    """No episode reports the metric, and no command for a missing checkpoint is suggested."""
     environment = rollax.from_gymnasium(Masked, info_names=["won"])
     options = {
         "run_dir": tmp_path,
@@ -257,7 +267,7 @@ def test_a_mask_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_window_is_opened() -> None:
-    """Of what was made to be watched there are as many as train side by side."""
+    """An environment with render mode "human" would open one window per simulator."""
     made = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     assert made.spec is not None
     made.spec.kwargs["render_mode"] = "human"
@@ -265,7 +275,7 @@ def test_no_window_is_opened() -> None:
     assert simulator.environment.render_mode is None and made.spec.kwargs["render_mode"] == "human"
 
 
-def test_legal_actions_become_a_part_of_the_observation() -> None:
+def test_an_action_mask_in_info_becomes_part_of_the_observation() -> None:
     environment: Any = make("gymnasium/Taxi-v4")
     assert environment.observation_space == Dict(
         {"observation": Discrete(500), "action_mask": Box(0.0, 1.0, (6,), "bool")}
@@ -276,7 +286,7 @@ def test_legal_actions_become_a_part_of_the_observation() -> None:
 
 
 class Refusing(gymnasium.Env):
-    """Takes its one legal action alone."""
+    """Environment that accepts only its one legal action."""
 
     def __init__(self, legal: int = 4) -> None:
         self.observation_space, self.action_space = (
@@ -300,14 +310,14 @@ class Refusing(gymnasium.Env):
         )
 
 
-def test_what_refuses_illegal_moves_is_looked_at_by_a_legal_one() -> None:
+def test_the_check_of_an_environment_takes_legal_actions() -> None:
     parts: Any = rollax.from_gymnasium(Refusing).observation_space
     assert set(parts.spaces) == {"observation", "action_mask"}
     with pytest.raises(UsageError, match="step raises ValueError: illegal move 6"):
         rollax.from_gymnasium(lambda: Refusing(legal=1))
 
 
-def test_mistakes_are_answered_in_words() -> None:
+def test_misspelled_names_are_refused_with_a_suggestion() -> None:
     with pytest.raises(UsageError, match="did you mean sutton_barto_reward"):
         make("gymnasium/CartPole-v1", sutton_barto=True)
     with pytest.raises(UsageError, match="did you mean .*gymnasium/HalfCheetah-v5"):
@@ -315,7 +325,10 @@ def test_mistakes_are_answered_in_words() -> None:
 
 
 def test_games_of_ale_are_preprocessed() -> None:
-    """Stacked gray pictures of which the last one is the newest; seeds repeat; lives and the sign of rewards by arguments."""
+    """Frames are gray and stacked with the newest last, and seeds are reproducible.
+
+    Lives as episodes are an argument.
+    """
     pytest.importorskip("ale_py")
     environment: Any = make(
         "gymnasium/ALE/Breakout-v5", size=42, stack=3, episodic_life=True, noop_max=0
@@ -335,7 +348,7 @@ def test_games_of_ale_are_preprocessed() -> None:
     simulator.close()
 
 
-def test_a_game_cut_off_by_time_begins_anew_where_lives_are_episodes() -> None:
+def test_a_truncated_game_restarts_with_lives_as_episodes() -> None:
     pytest.importorskip("ale_py")
     simulator: Any = make(
         "gymnasium/ALE/Breakout-v5", episodic_life=True, noop_max=0, max_episode_steps=20
@@ -350,14 +363,14 @@ def test_a_game_cut_off_by_time_begins_anew_where_lives_are_episodes() -> None:
     simulator.close()
 
 
-def test_evaluations_of_ale_are_of_whole_games() -> None:
+def test_evaluations_of_ale_use_whole_games() -> None:
     whole = {"episodic_life": False, "clip_rewards": False}
     assert evaluation_arguments("gymnasium/ALE/Pong-v5") == whole
     assert evaluation_arguments("gymnasium/CartPole-v1") == {}
 
 
-def test_what_was_made_already_is_made_again_with_its_wrappers() -> None:
-    """Own simulators, and the object that was given is left as it is."""
+def test_an_existing_environment_is_recreated_with_its_wrappers() -> None:
+    """Simulators are new environments, and the given object is not changed."""
     given = gymnasium.wrappers.RescaleAction(
         gymnasium.make("Pendulum-v1", max_episode_steps=77), np.float32(-1), np.float32(1)
     )
@@ -376,8 +389,8 @@ def test_what_was_made_already_is_made_again_with_its_wrappers() -> None:
 
 
 @pytest.mark.parametrize("name", ["HalfCheetah-v5", "Hopper-v5", "LunarLander-v3"])
-def test_steps_of_mujoco_and_box2d_are_gymnasiums(name: str) -> None:
-    """Observations, rewards and ends of both after the same start and actions."""
+def test_steps_of_mujoco_and_box2d_equal_those_of_gymnasium(name: str) -> None:
+    """Observations, rewards and ends are compared after the same start and actions."""
     environment: Any = make(f"gymnasium/{name}")
     ours, theirs = environment.make_simulator(), gymnasium.make(name)
     np.testing.assert_allclose(ours.reset(7), theirs.reset(seed=7)[0], rtol=1e-6)
@@ -394,7 +407,7 @@ def test_steps_of_mujoco_and_box2d_are_gymnasiums(name: str) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pygame without a screen")
-def test_what_draws_itself_is_drawn_without_a_screen() -> None:
+def test_rendering_works_without_a_screen() -> None:
     environment: Any = rollax.from_gymnasium("CartPole-v1")
     simulator = environment.make_simulator(shows_frames=True)
     simulator.reset(0)
@@ -402,8 +415,11 @@ def test_what_draws_itself_is_drawn_without_a_screen() -> None:
     simulator.close()
 
 
-def test_pictures_of_carracing_are_scaled_and_stacked_and_frames_skipped() -> None:
-    """Against gymnasium by hand: rewards of frames add up, the last picture is on top, the limit is in frames."""
+def test_preprocessing_of_carracing() -> None:
+    """Rewards of skipped frames are summed.
+
+    The newest image is last in the stack, and the limit is in frames.
+    """
     environment: Any = make(
         "gymnasium/CarRacing-v3",
         frame_skip=3,
@@ -433,6 +449,6 @@ def test_pictures_of_carracing_are_scaled_and_stacked_and_frames_skipped() -> No
     ours.close()
 
 
-def test_settings_of_pictures_that_cannot_be_are_refused() -> None:
+def test_invalid_preprocessing_is_refused() -> None:
     with pytest.raises(UsageError, match=r"frame_skip \(0\) must be at least 1"):
         make("gymnasium/CarRacing-v3", frame_skip=0)

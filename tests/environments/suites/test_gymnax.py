@@ -1,4 +1,4 @@
-"""What the gymnax adapter adds to gymnax: parameters as data, and ends told apart."""
+"""Tests of the Gymnax adapter: parameters as data, and distinct ends."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from rollax import from_gymnax
 from rollax.environments import make
 
 
-def test_making_an_environment_twice_compiles_once() -> None:
+def test_creating_an_environment_twice_compiles_once() -> None:
     traces = []
 
     @jax.jit
@@ -28,7 +28,7 @@ def test_making_an_environment_twice_compiles_once() -> None:
 
 
 def test_gravity_is_data() -> None:
-    """A vmap over gravity gives every copy dynamics of its own, those of the environment made with that gravity."""
+    """Under `vmap` over gravity, each copy has the dynamics of its own gravity."""
     gravities = jnp.asarray([1.0, 9.8, 30.0])
 
     def fall(env: Any) -> jax.Array:
@@ -52,7 +52,7 @@ def test_gravity_is_data() -> None:
     np.testing.assert_allclose(together, by_leaf, rtol=1e-6)
 
 
-def test_a_changed_mass_is_changed_wholly() -> None:
+def test_derived_parameters_follow_a_changed_mass() -> None:
     env = make("gymnax/CartPole-v1", masspole=0.3, length=1.0)
     raw, params = gymnax.make("CartPole-v1")
     params = params.replace(masspole=0.3, length=1.0, total_mass=1.3, polemass_length=0.3)
@@ -78,8 +78,8 @@ def test_the_time_limit_is_never_a_termination(name: str) -> None:
     assert env.time_limit == 3
 
 
-def test_a_task_that_ends_on_the_last_step_has_terminated() -> None:
-    """DeepSea's time limit is its depth, so that gymnax reports both."""
+def test_a_task_that_ends_at_the_time_limit_terminates() -> None:
+    """The time limit of DeepSea is its depth, so that Gymnax reports both."""
     env = make("gymnax/DeepSea-bsuite", size=3)
     state, _ = env.reset(jax.random.key(0))
     ends = []
@@ -90,8 +90,8 @@ def test_a_task_that_ends_on_the_last_step_has_terminated() -> None:
     assert ends == [(False, False), (False, False), (True, False)]
 
 
-def test_the_last_observation_is_no_reset() -> None:
-    """Where gymnax's own step would show the next start, the true last observation is there."""
+def test_the_last_observation_is_not_that_of_a_reset() -> None:
+    """A step of Gymnax would return the first observation of the next episode."""
     env = make("gymnax/CartPole-v1")
     state, _ = env.reset(jax.random.key(0))
     for time in range(30):
@@ -108,8 +108,8 @@ def test_the_last_observation_is_no_reset() -> None:
 
 
 @pytest.mark.parametrize("game", ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"])
-def test_boards_of_minatar_lose_nothing_as_booleans(game: str) -> None:
-    """The suite's own boards have zeros and ones alone, and the adapter shows the same."""
+def test_boards_of_minatar_are_boolean(game: str) -> None:
+    """The suite's boards contain only zeros and ones, and the adapter returns the same values."""
     env = make(f"gymnax/{game}-MinAtar")
     assert env.observation_space.dtype == "bool"
 
@@ -131,7 +131,7 @@ def test_boards_of_minatar_lose_nothing_as_booleans(game: str) -> None:
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_what_is_derived_from_a_game_keeps_its_own_numbers() -> None:
+def test_subclasses_of_a_game_keep_their_observation_dtype() -> None:
     class Fading(MinBreakout):
         def get_obs(self, state: Any, params: Any = None, key: Any = None) -> jax.Array:
             return super().get_obs(state, params, key) * 0.5

@@ -1,4 +1,4 @@
-"""What the adapter of JaxMARL promises: the suite's own dynamics on an axis of agents, and ends told apart."""
+"""Tests of the JaxMARL adapter: dynamics with an axis of agents, ends, masks and drawings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
 
 @pytest.fixture(autouse=True)
 def _one_at_a_time() -> Iterator[None]:
-    """The programs of all these environments together take gigabytes."""
+    """Free compiled programs after each test, because those of all environments need gigabytes."""
     yield
     forget()
 
@@ -43,7 +43,8 @@ SAME = {
 @pytest.mark.parametrize(
     ("name", "options", "limit"),
     [
-        ("MPE_simple_spread_v3", {"max_steps": 3}, 4),  # the suite's clock is read before it ticks
+        # the suite reads its clock before advancing it
+        ("MPE_simple_spread_v3", {"max_steps": 3}, 4),
         ("coin_game", {"num_inner_steps": 2, "num_outer_steps": 2}, 4),
         ("HeuristicEnemySMAX", {"scenario": "3m", "max_steps": 2}, 3),
         ("overcooked_v2", {"max_steps": 3}, 3),
@@ -58,8 +59,8 @@ def test_a_time_limit_truncates(name: str, options: dict[str, Any], limit: int) 
     assert not after.truncated[:-1].any()
 
 
-def test_the_deadline_of_the_riddle_is_part_of_it() -> None:
-    """Telling ends it, and so does time: nobody is freed after 4 A - 6 days."""
+def test_the_deadline_of_the_switch_riddle_terminates() -> None:
+    """Telling ends the riddle, and so does its deadline after 4 A - 6 days without reward."""
     env = make("jaxmarl/switch_riddle")
     assert env.time_limit == 6
     state, obs = env.reset(jax.random.key(0))
@@ -81,7 +82,7 @@ def test_the_deadline_of_the_riddle_is_part_of_it() -> None:
 def battle(
     allies: list[bool], enemies: list[bool], step: int = 0, fallen: str = "leave"
 ) -> tuple[Any, Any]:
-    """A battle of three marines each in which those marked are alive, and its environment."""
+    """Return a battle of three marines per side, with only the marked ones alive."""
     env = make("jaxmarl/HeuristicEnemySMAX", scenario="3m", max_steps=20, fallen=fallen)
     state, _ = env.reset(jax.random.key(0))
     alive = jnp.asarray([*allies, *enemies])
@@ -99,10 +100,10 @@ def stop(env: Any, state: Any) -> Any:
 @pytest.mark.parametrize(
     ("enemies", "step", "terminated", "truncated"), [(1, 3, 0, 0), (0, 3, 1, 0), (1, 20, 0, 1)]
 )
-def test_the_fallen_stay_until_the_battle_ends(
+def test_fallen_units_can_stay_until_the_battle_ends(
     enemies: int, step: int, terminated: int, truncated: int
 ) -> None:
-    """They are paid with their team, and can only stand still."""
+    """They have the reward of their team and can only stand still."""
     env, state = battle([True, False, True], [bool(enemies), False, False], step, fallen="stay")
     after = stop(env, state)
     np.testing.assert_array_equal(after.terminated, [bool(terminated)] * 3)
@@ -112,7 +113,7 @@ def test_the_fallen_stay_until_the_battle_ends(
     assert (after.reward[1] > 0) == bool(terminated)  # the bonus of a victory
 
 
-def test_the_fallen_have_ended_and_get_nothing() -> None:
+def test_fallen_units_terminate_without_reward() -> None:
     env, state = battle([True, False, True], [True, True, False])
     after = stop(env, state)
     np.testing.assert_array_equal(after.terminated, [False, True, False])
@@ -121,15 +122,15 @@ def test_the_fallen_have_ended_and_get_nothing() -> None:
 
 
 @pytest.mark.parametrize(("allies", "enemies", "won"), [(1, 0, 1.0), (0, 1, 0.0), (0, 0, 0.0)])
-def test_a_decided_battle_terminates_for_all(allies: int, enemies: int, won: float) -> None:
-    """Also in the step in which time is up."""
+def test_a_decided_battle_terminates_for_all_agents(allies: int, enemies: int, won: float) -> None:
+    """This also holds in the last step before the time limit."""
     for step in (3, 20):
         env, state = battle([bool(allies)] * 3, [bool(enemies)] * 3, step)
         after = stop(env, state)
         assert after.terminated.all() and not after.truncated.any() and after.info["won"] == won
 
 
-def test_who_falls_before_time_is_up_is_not_cut_off() -> None:
+def test_a_unit_that_falls_at_the_time_limit_is_not_truncated() -> None:
     env, state = battle([True, False, True], [True, True, True], 20)
     after = stop(env, state)
     np.testing.assert_array_equal(after.terminated, [False, True, False])
@@ -137,7 +138,7 @@ def test_who_falls_before_time_is_up_is_not_cut_off() -> None:
     assert after.info["won"] == 0
 
 
-def test_a_team_of_one_reward_keeps_it_for_the_living() -> None:
+def test_only_living_units_receive_the_team_reward() -> None:
     env, state = battle([True, False, True], [True, False, False])
     units = state.state.replace(
         unit_positions=jnp.asarray([[16.0, 16.0], [3.0, 3.0], [16.0, 14.0]] + [[18.0, 16.0]] * 3)
@@ -152,7 +153,7 @@ def test_a_team_of_one_reward_keeps_it_for_the_living() -> None:
     )
 
 
-def test_masks_are_the_suites() -> None:
+def test_masks_are_those_of_the_suite() -> None:
     env = make("jaxmarl/SMAX", scenario="3s_vs_5z")
     state, obs, *_ = episode(env, 12)
     for time in range(0, 12, 4):
@@ -167,7 +168,7 @@ def test_masks_are_the_suites() -> None:
     assert env.agent_types == ("ally",) * 3 + ("enemy",) * 5 and env.action_space.n == 10
 
 
-def test_kinds_share_the_largest_spaces() -> None:
+def test_agent_types_share_the_largest_spaces() -> None:
     env = make("jaxmarl/MPE_simple_speaker_listener_v4")
     _, obs, _, after = episode(env, 3)
     assert env.agent_types == ("speaker", "listener")
@@ -178,7 +179,7 @@ def test_kinds_share_the_largest_spaces() -> None:
 
 
 def test_shorter_actions_are_masked() -> None:
-    """The speaker's policy is that over its own three numbers, whatever the listener's five."""
+    """The speaker's policy is over its own three numbers, although the listener has five."""
     env = make("jaxmarl/MPE_simple_speaker_listener_v4", action_type="Continuous")
     assert isinstance(env.action_space, Box) and env.action_space.shape == (5,)
     _, obs, _, after = episode(env, 2)
@@ -201,14 +202,17 @@ def test_shorter_actions_are_masked() -> None:
         )
     action = random_action(env, jax.random.key(1), jax.tree.map(lambda x: x[0], obs))
     assert action.dtype == np.float32 and not action[0, 3:].any() and action[1].all()
-    # Where all are of one size there is none.
+    # If all agents have the same size, there is no mask.
     assert isinstance(
         make("jaxmarl/MPE_simple_tag_v3", action_type="Continuous").observation_space, Box
     )
 
 
 def test_global_states() -> None:
-    """SMAX has one of its own; where there is none it is what all agents see, without padding."""
+    """SMAX defines one.
+
+    In other environments it is the observations of all agents without padding.
+    """
     _, obs, *_ = episode(make("jaxmarl/MPE_simple_speaker_listener_v4", global_state=True), 3)
     seen = obs["observation"]
     together = np.concatenate([seen[:, 0, :3], seen[:, 1]], axis=1)
@@ -226,7 +230,10 @@ def test_global_states() -> None:
 
 
 def test_shaping_adds_a_share_of_the_shaped_reward() -> None:
-    """An agent that takes an onion and drops it into the pot is told so; by default the reward keeps silent."""
+    """Taking an onion or adding it to the pot has a shaped reward.
+
+    By default it is not in the reward.
+    """
     plain, shaped = (make("jaxmarl/overcooked_v2", shaping=share) for share in (0.0, 0.5))
     *_, without = episode(plain, 150, seed=3)
     *_, with_share = episode(shaped, 150, seed=3)
@@ -236,8 +243,8 @@ def test_shaping_adds_a_share_of_the_shaped_reward() -> None:
 
 
 @pytest.mark.parametrize("name", ["overcooked", "overcooked_v2"])
-def test_kitchens_are_drawn_with_what_their_legend_says(name: str) -> None:
-    """And cooks face where their actions are called after."""
+def test_drawings_of_kitchens_match_their_legend(name: str) -> None:
+    """Cooks face in the directions that name their actions."""
     with suppress_output():
         from jaxmarl.environments.overcooked_v2.common import DIR_TO_VEC
 
@@ -255,12 +262,12 @@ def test_kitchens_are_drawn_with_what_their_legend_says(name: str) -> None:
     assert drawing.action_names[4:] == ("stay", "interact") and env.action_space.n == 6
 
 
-def test_making_an_environment_twice_compiles_once() -> None:
+def test_creating_an_environment_twice_compiles_once() -> None:
     first, again, other = (make("jaxmarl/MPE_simple_spread_v3", num_agents=n) for n in (2, "2", 3))
     assert jax.tree.structure(first) == jax.tree.structure(again) != jax.tree.structure(other)
 
 
-def test_mistakes_are_answered_with_names_that_are_near() -> None:
+def test_mistakes_are_refused_with_similar_names() -> None:
     with pytest.raises(UnknownNameError, match="2s3z"):
         make("jaxmarl/SMAX", scenario="2s3y")
     with pytest.raises(UnknownNameError, match="known are: 3m, "):
@@ -278,14 +285,14 @@ def test_mistakes_are_answered_with_names_that_are_near() -> None:
 
 
 def test_every_environment_of_the_suite_is_offered_or_explained() -> None:
-    with suppress_output():  # the suite as a whole warns of what it needs
+    with suppress_output():  # importing the whole suite prints warnings
         from jaxmarl import registered_envs
 
     entry = SUITES["jaxmarl"]
     assert sorted((*entry.names, *entry.unavailable_reasons)) == sorted(registered_envs)
 
 
-def test_battles_are_drawn_with_their_forces() -> None:
+def test_drawings_of_battles_show_living_units() -> None:
     env, state = battle([True, False, True], [True, True, True])
     _, whole = battle([True] * 3, [True] * 3)
     drawing = find_drawing(env)
@@ -298,7 +305,7 @@ def test_battles_are_drawn_with_their_forces() -> None:
     assert 0 < blue < of_all
 
 
-def test_particles_are_drawn_in_colors_of_their_kinds() -> None:
+def test_particles_are_drawn_in_the_colors_of_their_types() -> None:
     env = make("jaxmarl/MPE_simple_adversary_v3")
     state, obs = env.reset(jax.random.key(0))
     apart = state.replace(
@@ -306,11 +313,11 @@ def test_particles_are_drawn_in_colors_of_their_kinds() -> None:
     )
     picture = np.asarray(find_drawing(env).draw(env, apart, obs))
     red, blue = (np.all(picture == color, axis=-1).sum() for color in (RED, BLUE))
-    assert blue == pytest.approx(2 * red, rel=0.1)  # one adversary, two agents of its size
+    assert blue == pytest.approx(2 * red, rel=0.1)  # one adversary, and two agents of the same size
     far = np.asarray(find_drawing(env).draw(env, state.replace(p_pos=3 * apart.p_pos), obs))
     assert (
         red / 8 < np.all(far == RED, axis=-1).sum() < red / 3
-    )  # the scene is a little more than twice as wide
+    )  # the scene is slightly more than twice as wide
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Every step of an environment of JaxMARL is the suite's own."""
+"""Tests that steps of JaxMARL environments equal those of the suite."""
 
 import jax
 import numpy as np
@@ -20,8 +20,8 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_every_step_is_the_suites(name: str) -> None:
-    """Observations, rewards and ends of an episode agree with the suite's own loop over dictionaries."""
+def test_every_step_equals_that_of_the_suite(name: str) -> None:
+    """Observations, rewards and ends of an episode equal those of the suite's own loop."""
     env = make(f"jaxmarl/{name}", **SAME[name])
     _, obs, action, after = episode(env, 8)
     dynamics, limit = env.dynamics, 8

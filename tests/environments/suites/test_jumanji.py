@@ -1,4 +1,4 @@
-"""What the adapter of Jumanji promises: the suite's own dynamics, time limits that truncate, and observations in parts."""
+"""Tests of the Jumanji adapter: dynamics, time limits that truncate, and observations in parts."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def ends(after: Any) -> tuple[bool, bool]:
     return bool(jnp.all(after.terminated)), bool(jnp.all(after.truncated))
 
 
-def test_it_is_the_suites_own_dynamics() -> None:
+def test_dynamics_equal_those_of_the_suite() -> None:
     env, suite = make("jumanji/Snake-v1"), jumanji.make("Snake-v1")
     state, obs = env.reset(KEY(0))
     raw, step = suite.reset(KEY(0))[0], jax.jit(suite.step)
@@ -42,8 +42,8 @@ def test_it_is_the_suites_own_dynamics() -> None:
     assert env.time_limit == 4000
 
 
-def test_a_tour_begins_nowhere() -> None:
-    """The suite's position is -1 there, which its specification leaves out."""
+def test_the_start_position_of_a_tour_is_in_its_space() -> None:
+    """The suite's position is -1 at the start, which its specification does not include."""
     env = make("jumanji/TSP-v1")
     state, obs = env.reset(KEY(0))
     assert (
@@ -54,8 +54,8 @@ def test_a_tour_begins_nowhere() -> None:
     assert [int(each["position"]) for each in (obs, after.obs)] == [0, 5]
 
 
-def test_time_truncates_and_a_bite_terminates() -> None:
-    """The suite has discount 0 for both. Who bites the wall at the last step has bitten it."""
+def test_time_limits_truncate_and_collisions_terminate() -> None:
+    """The suite has discount 0 for both. A collision in the last step is a termination."""
     env, suite = make("jumanji/Snake-v1", time_limit=1), jumanji.make("Snake-v1", time_limit=1)
     state, obs = env.reset(KEY(3))
     corner = state._replace(
@@ -97,7 +97,7 @@ def test_boards_and_masks_of_2048() -> None:
     }
 
 
-def test_agents_have_an_axis() -> None:
+def test_multi_agent_environments_have_an_agent_axis() -> None:
     env = make("jumanji/LevelBasedForaging-v0", num_agents=3, time_limit=2)
     state, obs = env.reset(KEY(0))
     assert env.num_agents == 3 and env.action_space == Discrete(6)
@@ -140,8 +140,8 @@ def test_arguments_are_those_of_constructors_and_generators() -> None:
         make("jumanji/Sokoban-v0")
 
 
-def test_what_is_recorded_has_room_for_all_steps() -> None:
-    """A generator of MMST is told of the time limit, also where other numbers of it are given."""
+def test_recorded_arrays_have_room_for_all_steps() -> None:
+    """The generator of MMST receives the time limit, also if other arguments are given."""
     one, both = (make("jumanji/MMST-v0", time_limit=90, **more) for more in ({}, {"num_nodes": 30}))
     shapes = [
         jax.eval_shape(lambda e=env: e.reset(KEY(0))[0].suite_state.connected_nodes).shape
@@ -157,7 +157,7 @@ def test_every_environment_of_the_suite_is_offered_or_explained() -> None:
     )
 
 
-def test_the_drawing_is_the_suites_own() -> None:
+def test_the_drawing_is_that_of_the_suite() -> None:
     env = make("jumanji/Game2048-v1")
     state, obs = env.reset(KEY(0))
     picture = np.asarray(find_drawing(env).draw(env, state, obs))

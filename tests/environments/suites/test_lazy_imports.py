@@ -1,4 +1,4 @@
-"""Packages whose own code does not run until something of them is asked for (`rollax.environments.suites.lazy_imports`)."""
+"""Tests of packages whose `__init__` runs only when one of its names is used (`lazy_imports`)."""
 
 import importlib
 import sys
@@ -12,7 +12,7 @@ from rollax.environments.suites.lazy_imports import defer_package_init
 def test_a_package_with_modules_that_import_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `jaxmarl.environments.jaxnav` is: a module asks its package for the part that it is itself being imported as."""
+    """As in `jaxmarl.environments.jaxnav`, a module imports from its package during its import."""
     files = {
         "outer/__init__.py": "from outer.part import found, RAN\nRAN.append('outer')\n",
         "outer/part/__init__.py": "RAN = []\nfrom outer.part.inner import found\n",
@@ -27,7 +27,7 @@ def test_a_package_with_modules_that_import_each_other(
         defer_package_init("outer")
         part = importlib.import_module("outer.part")
         assert (part.found, part.RAN) == (3, [])
-        assert sys.modules["outer"].found == 3  # asked for, and so its own code runs
+        assert sys.modules["outer"].found == 3  # using a name runs the package's code
         assert part.RAN == ["outer"]
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "outer"]:

@@ -1,4 +1,4 @@
-"""What the adapter of NAVIX promises: the suite's own dynamics, ends told apart, and missions and pockets that are observed."""
+"""Tests of the NAVIX adapter: dynamics, ends, and observed missions and pockets."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ LEFT, RIGHT, FORWARD, PICK_UP, DROP, TOGGLE, DONE = range(7)
 
 
 def own(name: str, **given: Any) -> Any:
-    """The suite's environment, which resets by itself."""
+    """Return the suite's environment, which resets by itself."""
     return adapter.registry.make(name, **given)
 
 
@@ -36,7 +36,7 @@ def ends(after: Any) -> tuple[bool, bool]:
 
 
 def moved(state: Any, row: int, column: int, direction: int) -> Any:
-    """The state with the agent elsewhere."""
+    """Return the state with the agent moved."""
     player = state.suite_state.entities["player"]
     player = player.replace(
         position=jnp.full_like(player.position, jnp.asarray([row, column])),
@@ -50,7 +50,7 @@ def moved(state: Any, row: int, column: int, direction: int) -> Any:
 
 
 def facing(state: Any, obs: Any, position: Any) -> Any:
-    """The state with the agent on a free cell beside that position, which it faces."""
+    """Return the state with the agent on a free cell next to that position, facing it."""
     row, column = np.asarray(position)
     for direction, (down, right) in enumerate(((0, 1), (1, 0), (0, -1), (-1, 0))):
         if obs["view"][row - down, column - right, 0] in (1, 10):
@@ -58,8 +58,8 @@ def facing(state: Any, obs: Any, position: Any) -> Any:
     raise AssertionError("no free cell beside it")
 
 
-def test_it_is_the_suites_own_dynamics() -> None:
-    """Balls that move by chance among them: the same key moves them in the same way."""
+def test_dynamics_equal_those_of_the_suite() -> None:
+    """This includes balls with random moves, which are the same for the same key."""
     name = "Navix-Dynamic-Obstacles-8x8-v0"
     env, suite = make(f"navix/{name}"), own(name)
     state, obs = env.reset(KEY(0))
@@ -77,8 +77,8 @@ def test_it_is_the_suites_own_dynamics() -> None:
     assert env.time_limit == suite.max_steps == 256 and env.action_space == Discrete(7)
 
 
-def test_time_truncates_and_the_goal_terminates() -> None:
-    """Who reaches the goal with the last step has reached it; after an end nothing begins anew."""
+def test_time_limits_truncate_and_goals_terminate() -> None:
+    """Reaching the goal in the last step is a termination. Nothing restarts after an end."""
     env = make("navix/Navix-Empty-5x5-v0", max_steps=2)
     state, _ = env.reset(KEY(0))
     goal = moved(state, 3, 2, 0)
@@ -97,7 +97,7 @@ def test_time_truncates_and_the_goal_terminates() -> None:
     )
 
 
-def test_every_environment_has_its_own_time_limit() -> None:
+def test_time_limits_are_those_of_the_environments() -> None:
     limits = {
         "DoorKey-16x16": 1024,
         "Empty-5x5": 100,
@@ -110,8 +110,8 @@ def test_every_environment_has_its_own_time_limit() -> None:
     assert make("navix/Navix-Empty-5x5-v0", max_steps=7).time_limit == 7
 
 
-def test_what_is_carried_is_observed() -> None:
-    """The suite shows neither the key on the floor any more, nor that the agent has it."""
+def test_carried_objects_are_observed() -> None:
+    """The suite shows neither the missing key on the floor nor that the agent has it."""
     env = make("navix/Navix-DoorKey-5x5-v0")
     state, obs = env.reset(KEY(0))
     row, column = np.argwhere(np.asarray(obs["view"])[..., 0] == 5)[0]
@@ -134,8 +134,11 @@ def test_what_is_carried_is_observed() -> None:
     ("name", "kind"),
     [("Empty-5x5", "goal"), ("LavaGapS5", "lava"), ("Dynamic-Obstacles-5x5", "ball")],
 )
-def test_dropping_is_not_walking(name: str, kind: str) -> None:
-    """By the suite's own `drop` who stands before a goal reaches it, and before lava falls in. A ball may come by itself."""
+def test_dropping_does_not_move_the_agent(name: str, kind: str) -> None:
+    """The suite's `drop` would let the agent reach a goal or lava in front of it.
+
+    Balls may move by themselves.
+    """
     env = make(f"navix/Navix-{name}-v0")
     state, obs = env.reset(KEY(0))
     start = facing(state, obs, state.suite_state.entities[kind].position[0])
@@ -150,8 +153,8 @@ def test_dropping_is_not_walking(name: str, kind: str) -> None:
     assert dropped == waited != walked
 
 
-def test_a_mission_is_observed_to_the_end() -> None:
-    """Also after its object has been picked up; where to go is what Memory is about."""
+def test_a_mission_is_observed_until_the_end() -> None:
+    """This includes steps after its object was picked up. In Memory the mission is hidden."""
     env = make("navix/Navix-Fetch-5x5-N2-v0")
     assert env.observation_space.spaces["mission"] == Grid((1, 1), (11, 6))
     state, obs = jax.vmap(env.reset)(jax.random.split(KEY(0), 8))
@@ -180,7 +183,7 @@ def test_a_mission_is_observed_to_the_end() -> None:
         ("rgb_first_person", Box(0, 255, (56, 56, 3), "uint8")),
     ],
 )
-def test_views_are_those_of_the_suite(observation: str, space: Any) -> None:
+def test_observations_are_those_of_the_suite(observation: str, space: Any) -> None:
     env = make("navix/Navix-DoorKey-5x5-v0", observation=observation)
     suite = own("Navix-DoorKey-5x5-v0", observation_fn=getattr(adapter.observations, observation))
     assert env.observation_space.spaces["view"] == space
@@ -221,7 +224,7 @@ def test_every_environment_of_the_suite_is_offered() -> None:
     )
 
 
-def test_the_drawing_has_the_suites_tiles() -> None:
+def test_the_drawing_has_the_tiles_of_the_suite() -> None:
     env = make("navix/Navix-DoorKey-8x8-v0", observation="symbolic_first_person")
     state, obs = env.reset(KEY(1))
     picture = np.asarray(find_drawing(env).draw(env, state, obs))

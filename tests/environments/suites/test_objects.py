@@ -1,4 +1,4 @@
-"""Environments that a user made with a suite's own classes are those behind ids."""
+"""Tests that environments created with a suite's classes equal those created by id."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("as_strict_as_the_suite")
 
 
 def same(first: Any, second: Any, action: Any, steps: int = 3) -> None:
-    """The same starts, spaces and transitions."""
+    """Check that two environments have the same starts, spaces and transitions."""
     for what in ("observation_space", "action_space", "num_agents", "time_limit"):
         assert getattr(first, what) == getattr(second, what)
     with configured(jax_debug_key_reuse=False):
@@ -41,7 +41,7 @@ def same(first: Any, second: Any, action: Any, steps: int = 3) -> None:
             )
 
 
-def test_gymnax() -> None:
+def test_a_gymnax_object_equals_the_environment_of_its_id() -> None:
     env, params = gymnax.make("CartPole-v1")
     params = params.replace(gravity=5.0, max_steps_in_episode=3)
     found = rollax.from_gymnax(env, params)
@@ -68,13 +68,14 @@ def test_gymnax() -> None:
         rollax.from_gymnax(3)
     with pytest.raises(
         UsageError,
-        match=r"must be parameters of the environment, .* got an object of dict.*default_params.replace",
+        match=r"must be parameters of the environment, .* got an object of "
+        r"dict.*default_params.replace",
     ):
         rollax.from_gymnax(env, {"gravity": 5.0})
 
 
 @pytest.mark.parametrize("limit", ["5", 2.5, None, True, float("inf"), [5]])
-def test_a_time_limit_is_a_whole_number(limit: Any) -> None:
+def test_a_time_limit_must_be_an_integer(limit: Any) -> None:
     with pytest.raises(UsageError, match=r"mine/Cart: max_steps must be an integer, got"):
         to_positive_int("mine/Cart", "max_steps", limit)
     assert [
@@ -82,8 +83,8 @@ def test_a_time_limit_is_a_whole_number(limit: Any) -> None:
     ] == [5] * 4
 
 
-def test_a_class_of_ones_own_trains() -> None:
-    """Of gymnax's classes, with another reward: all else is as of any environment."""
+def test_a_custom_gymnax_class_is_valid() -> None:
+    """The class changes the reward, and the environment passes the contract check."""
 
     class Upright(gymnax.environments.CartPole):
         def step_env(self, key: Any, state: Any, action: Any, params: Any) -> Any:
@@ -97,7 +98,7 @@ def test_a_class_of_ones_own_trains() -> None:
         validate_environment(Upright())
 
 
-def test_jumanji() -> None:
+def test_a_jumanji_object_equals_the_environment_of_its_id() -> None:
     jumanji = pytest.importorskip("jumanji")
     from jumanji.wrappers import AutoResetWrapper
 
@@ -112,7 +113,7 @@ def test_jumanji() -> None:
         validate_environment(jumanji.make("Snake-v1"))
 
 
-def test_pgx() -> None:
+def test_a_pgx_object_equals_the_environment_of_its_id() -> None:
     pgx = pytest.importorskip("pgx")
     found = rollax.from_pgx(pgx.make("tic_tac_toe"), opponent="random")
     same(found, make("pgx/tic_tac_toe", opponent="random"), jnp.asarray([4, 4]))
@@ -124,8 +125,8 @@ def test_pgx() -> None:
         rollax.from_pgx(pgx.make("2048"))
 
 
-@pytest.mark.filterwarnings("ignore:Brax System:UserWarning")  # of brax's making, for its own model
-def test_brax() -> None:
+@pytest.mark.filterwarnings("ignore:Brax System:UserWarning")  # caused by Brax for its own model
+def test_a_brax_object_equals_the_environment_of_its_id() -> None:
     envs = pytest.importorskip("brax.envs")
     env = envs.training.wrap(
         envs.get_environment("inverted_pendulum", backend="generalized"), episode_length=5
@@ -135,7 +136,7 @@ def test_brax() -> None:
     same(found, make("brax/inverted_pendulum", max_steps=2), jnp.ones(1))
 
 
-def test_playground() -> None:
+def test_a_playground_object_is_a_valid_environment() -> None:
     pytest.importorskip("mujoco_playground")
     from mujoco_playground import registry, wrapper
 
@@ -157,7 +158,10 @@ class LegacyParams(gymnax_environment.EnvParams):
 
 
 class Legacy(gymnax_environment.Environment):
-    """As environments were written for gymnax before 1.0: `done` includes the time limit. Action 1 goes to the goal."""
+    """Environment written for Gymnax before 1.0, where `done` includes the time limit.
+
+    Action 1 moves towards the goal.
+    """
 
     @property
     def default_params(self) -> LegacyParams:
@@ -189,7 +193,7 @@ class Legacy(gymnax_environment.Environment):
 
 
 class LegacyDone(Legacy):
-    """The same with a goal of its own in `step_env`."""
+    """Environment with an additional goal in `step_env`."""
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
         obs, state, reward, done, info = super().step_env(key, state, action, params)
@@ -206,7 +210,7 @@ class LegacyDone(Legacy):
         (LegacyDone, 0, 6, False),
     ],
 )
-def test_a_class_for_gymnax_before_1_tells_its_ends_apart(
+def test_ends_of_a_class_for_gymnax_before_1_are_distinguished(
     kind: Any, action: int, length: int, terminated: bool
 ) -> None:
     environment = rollax.from_gymnax(kind())
@@ -218,7 +222,7 @@ def test_a_class_for_gymnax_before_1_tells_its_ends_apart(
     assert (bool(after.terminated), bool(after.truncated)) == (terminated, not terminated)  # pyright: ignore
 
 
-def test_a_class_for_gymnax_that_lacks_a_method_is_named() -> None:
+def test_a_gymnax_class_that_lacks_a_method_is_refused() -> None:
     class Unfinished(Legacy):
         def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
             raise NotImplementedError

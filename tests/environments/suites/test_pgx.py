@@ -1,4 +1,4 @@
-"""What the adapter of Pgx promises: the games' own rules, players as agents, and who waits can only pass."""
+"""Tests of the Pgx adapter: rules of the games, players as agents, and waiting players."""
 
 from typing import Any, get_args
 
@@ -26,7 +26,10 @@ PASS = 7  # of connect_four, whose columns are 0 ... 6
 
 
 def played(env: Any, columns: tuple[int, ...], waits: int = PASS) -> tuple[int, list[Any]]:
-    """Who began, and the transitions of a game in which the players take turns; who waits gives the action `waits`."""
+    """Return the first player and the transitions of a game in turns.
+
+    The waiting player takes the action `waits`.
+    """
     state, _ = env.reset(KEY(1))
     first, transitions = int(state.current_player), []
     for time, column in enumerate(columns):
@@ -37,9 +40,9 @@ def played(env: Any, columns: tuple[int, ...], waits: int = PASS) -> tuple[int, 
     return first, transitions
 
 
-def test_it_is_the_suites_own_game() -> None:
+def test_games_equal_those_of_the_suite() -> None:
     env, suite = make("pgx/connect_four"), pgx.make("connect_four")
-    columns = (3, 3, 2, 2, 1, 1, 0)  # who begins has four in the lowest row
+    columns = (3, 3, 2, 2, 1, 1, 0)  # the first player has four in the lowest row
     first, transitions = played(env, columns)
     raw, step = suite.init(KEY(1)), jax.jit(suite.step)
     for column, after in zip(columns, transitions, strict=True):
@@ -49,12 +52,12 @@ def test_it_is_the_suites_own_game() -> None:
         assert after.terminated.tolist() == [bool(raw.terminated)] * 2 and not after.truncated.any()
         assert (
             after.state.observation.size == 0
-        )  # no third copy of what players see, to be moved at every step
+        )  # no third copy of the observations, which would be moved in every step
     assert transitions[-1].terminated.all()
     assert transitions[-1].reward[first] == 1 and transitions[-1].reward[1 - first] == -1
 
 
-def test_who_waits_can_only_pass_and_changes_nothing() -> None:
+def test_a_waiting_player_can_only_pass_and_has_no_effect() -> None:
     env = make("pgx/connect_four")
     assert (
         env.action_space == Discrete(8)
@@ -71,13 +74,13 @@ def test_who_waits_can_only_pass_and_changes_nothing() -> None:
     jax.tree.map(np.testing.assert_array_equal, transitions[-1].obs, other[-1].obs)
 
 
-def test_each_player_sees_the_board_as_its_own() -> None:
+def test_each_player_observes_the_board_from_its_own_side() -> None:
     _, transitions = played(make("pgx/connect_four"), (3, 2, 2))
     mine, others = transitions[-1].obs["observation"]
     assert mine.any() and np.array_equal(mine, others[..., ::-1])
 
 
-def test_cards_of_others_are_hidden() -> None:
+def test_cards_of_other_players_are_hidden() -> None:
     env = make("pgx/kuhn_poker")
     for seed in range(4):
         state, obs = env.reset(KEY(seed))
@@ -87,8 +90,8 @@ def test_cards_of_others_are_hidden() -> None:
             ]
 
 
-def test_a_random_opponent_plays_itself() -> None:
-    """Whatever the second player's actions are; evaluations have it by default."""
+def test_a_random_opponent_selects_its_own_actions() -> None:
+    """Actions of the second player have no effect. Evaluations have this opponent by default."""
     env = make("pgx/connect_four", opponent="random")
 
     def game(key: jax.Array, column: int) -> jax.Array:
@@ -104,7 +107,7 @@ def test_a_random_opponent_plays_itself() -> None:
     assert set(np.nonzero(boards)[2].tolist()) == set(range(7))
     turns = [env.reset(KEY(seed)) for seed in range(8)]
     assert {int(state.current_player) for state, _ in turns} == {0, 1}
-    for state, obs in turns:  # of what it would do nothing is learnt: it can only pass
+    for state, obs in turns:  # the opponent can only pass, so nothing is learned from its actions
         passes = obs["action_mask"][:, -1]
         assert passes[1] and passes[0] == (state.current_player == 1)
     assert evaluation_arguments("pgx/connect_four") == {"opponent": "random"}
@@ -118,14 +121,14 @@ def test_a_random_opponent_plays_itself() -> None:
         (
             (0, 6, 0, 6, 0, 5),
             {0},
-        ),  # three of its own in a column: it wins, rather than stop nothing
-        ((6, 0, 5, 0, 3, 0), {4}),  # three of its own with a gap: it wins, though the other would
-        ((6, 0, 5, 0, 1, 0), {0}),  # three of the other's in a column
+        ),  # three in a column: it wins instead of blocking
+        ((6, 0, 5, 0, 3, 0), {4}),  # three with a gap: it wins, although the other would
+        ((6, 0, 5, 0, 1, 0), {0}),  # three of the other player in a column
         ((0, 1), set(range(7))),
     ],
 )
-def test_a_greedy_opponent_wins_or_stops_a_win(before: tuple[int, ...], answers: set[int]) -> None:
-    """It is to move after `before`, whose first move was its own."""
+def test_a_greedy_opponent_wins_or_blocks_a_win(before: tuple[int, ...], answers: set[int]) -> None:
+    """It moves after `before`, whose first move was its own."""
     free = make("pgx/connect_four")
     state, _ = free.reset(KEY(1))
     state = state.replace(current_player=jnp.int32(1))
@@ -142,14 +145,14 @@ def test_a_greedy_opponent_wins_or_stops_a_win(before: tuple[int, ...], answers:
     assert found == answers
 
 
-def test_a_greedy_opponent_where_all_is_seen_alone() -> None:
+def test_a_greedy_opponent_needs_full_observations() -> None:
     with pytest.raises(
         UsageError, match="opponent greedy is available only for connect_four, go_9x9"
     ):
         make("pgx/kuhn_poker", opponent="greedy")
 
 
-def test_the_best_checkpoint_is_best_for_the_player_that_evaluations_are_of() -> None:
+def test_the_best_checkpoint_is_that_of_the_evaluated_player() -> None:
     spec = make_spec("ppo", "pgx/tic_tac_toe", {}, None, None, RunOptions(), {})
     assert (
         spec.options.best_metric == "return_player_0"
@@ -166,7 +169,7 @@ def test_every_game_of_the_suite_is_offered_or_explained() -> None:
     assert sorted((*entry.names, *entry.unavailable_reasons)) == sorted(get_args(pgx.EnvId))
 
 
-def test_the_drawing_has_the_stones_of_both() -> None:
+def test_the_drawing_shows_the_stones_of_both_players() -> None:
     env = make("pgx/connect_four")
     _, transitions = played(env, (3, 3, 3))
     drawing = find_drawing(env)

@@ -1,4 +1,4 @@
-"""What the adapter of MuJoCo Playground promises: the suite's own dynamics, a time limit that truncates, physics as leaves."""
+"""Tests of the MuJoCo Playground adapter: dynamics, time limits, and physics as leaves."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ KEY = jax.random.key
 
 @pytest.fixture(scope="module")
 def env() -> Any:
-    """One for the module: a step takes long to compile."""
+    """Return one environment for all tests, because compiling a step takes long."""
     return make("playground/PendulumSwingup", episode_length=3)
 
 
-def test_it_is_the_suites_own_dynamics_with_a_time_limit(env: Any) -> None:
+def test_dynamics_equal_those_of_the_suite_with_a_time_limit(env: Any) -> None:
     state, obs = env.reset(KEY(0))
     raw, step = env.dynamics.reset(KEY(0)), jax.jit(env.dynamics.step)
     np.testing.assert_allclose(obs, raw.obs, atol=1e-5)
@@ -45,8 +45,8 @@ def test_it_is_the_suites_own_dynamics_with_a_time_limit(env: Any) -> None:
         state = after.state
 
 
-def test_a_simulation_that_breaks_ends_the_episode_with_finite_numbers(env: Any) -> None:
-    """Whose observation is the last that there was; so it stays."""
+def test_a_nonfinite_simulation_terminates_with_finite_values(env: Any) -> None:
+    """Its observation is the last finite one, also in later steps."""
     state, obs = env.reset(KEY(0))
     broken = state.suite_state.data.replace(
         qvel=jnp.full_like(state.suite_state.data.qvel, jnp.nan)
@@ -65,7 +65,7 @@ def test_a_simulation_that_breaks_ends_the_episode_with_finite_numbers(env: Any)
 
 
 def test_physics_are_leaves(env: Any) -> None:
-    """Without gravity a pendulum that hangs to one side does not fall; the same program computes both."""
+    """Without gravity, a tilted pendulum does not fall. One program computes both."""
     state, _ = env.reset(KEY(3))
     weightless = eqx.tree_at(lambda e: e.physics["gravity"], env, jnp.zeros(3))
     falls, floats = (
@@ -99,7 +99,7 @@ def test_privileged_states_are_for_critics() -> None:
     assert adapter._observe({"state": 1, "privileged_state": 2}) == {"state": 1, "global_state": 2}
 
 
-def test_the_drawing_has_the_pendulum(env: Any) -> None:
+def test_the_drawing_shows_the_pendulum(env: Any) -> None:
     state, obs = env.reset(KEY(0))
     picture = np.asarray(draw_episode(find_drawing(env), env, [state], [obs])[0])
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 3

@@ -1,4 +1,7 @@
-"""Rulesets: drawn ones can be solved and are no two the same, and files of them are read without executing anything."""
+"""Tests of rulesets: solvability, uniqueness, splits and files.
+
+Files are read without executing code.
+"""
 
 import bz2
 import collections
@@ -36,7 +39,7 @@ from rollax.errors import UsageError
 _SIDES = {"Up": (-1, 0), "Right": (0, 1), "Down": (1, 0), "Left": (0, -1)}
 _OPPOSITE = {"Up": "Down", "Right": "Left", "Down": "Up", "Left": "Right"}
 _NOTHING = (0, 0)
-# What a distractor may do is seen best where there are many of them.
+# Many distractor rules, to show their effects.
 _TRAPS = Recipe(2, distractor_rules=20, distractor_objects=1, goals="basic", rules="basic")
 
 _recipes = st.builds(
@@ -54,7 +57,7 @@ _recipes = st.builds(
 
 
 class Clause(NamedTuple):
-    """A goal or a rule, decoded here and not by what is tested."""
+    """Goal or rule, decoded independently of the tested code."""
 
     kind: str
     takes: tuple[tuple[int, int], ...]
@@ -71,7 +74,7 @@ def _tile(numbers: Any) -> tuple[int, int]:
 
 
 def decode(drawn: Rulesets, index: int) -> tuple[Clause, list[Clause], list[tuple[int, int]]]:
-    """The goal, the rules and the initial tiles, without padding."""
+    """Return the goal, the rules and the initial tiles, without padding."""
     number, *rest = drawn.goals[index].tolist()
     takes = (
         (_tile(rest[:2]), _tile(rest[2:4])) if "Tile" in GOAL_NAMES[number] else (_tile(rest[:2]),)
@@ -91,7 +94,7 @@ def decode(drawn: Rulesets, index: int) -> tuple[Clause, list[Clause], list[tupl
 
 
 def useful(goal: Clause, found: list[Clause]) -> tuple[set[tuple[int, int]], list[Clause]]:
-    """The tiles on a way to the goal, and the rules that make them."""
+    """Return the tiles on a path to the goal and the rules that make them."""
     needed = set(goal.takes)
     while True:
         makers = [rule for rule in found if rule.makes in needed]
@@ -102,10 +105,10 @@ def useful(goal: Clause, found: list[Clause]) -> tuple[set[tuple[int, int]], lis
 
 
 class Symbols:
-    """A world without places: every object lies alone until it is gone to, picked up, or put next to another.
+    """World without positions, in which objects are apart until the agent uses them.
 
-    All rules act as they do upstream, in their order. Where upstream leaves it to the layout from which side something is
-    approached, `random` chooses.
+    All rules act as in the suite, in their order. If the layout determines the side of an approach
+    in the suite, `random` chooses it.
     """
 
     def __init__(
@@ -150,7 +153,7 @@ class Symbols:
         self.pocket = _NOTHING
 
     def join(self, target: tuple[int, int], side: str) -> None:
-        """Puts what is carried on that side of the target, or on any."""
+        """Put the carried object on that side of the target, or on any side."""
         side = side or str(self.random.choice(list(_SIDES)))
         carried, self.pocket = self.pocket, _NOTHING
         self.floor.remove(target)
@@ -169,7 +172,7 @@ class Symbols:
 
 
 def reach(world: Any, goal: Clause, found: list[Clause]) -> bool:
-    """Whether an agent that knows the rules gets there: one that does at any time what brings it nearer."""
+    """Return whether an agent that always takes a useful step reaches the goal."""
     _, makers = useful(goal, found)
     for _ in range(2 * len(makers) + 5):
         if world.done:
@@ -209,7 +212,10 @@ def act(world: Any, clause: Clause, found: list[Clause]) -> None:
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(_recipes, st.integers(0, 2**32))
 def test_every_ruleset_can_be_solved(recipe: Recipe, seed: int) -> None:
-    """Backwards, its tiles come from initial ones, each taken once; forwards, a careful agent gets there with all rules on."""
+    """Backwards, its tiles follow from initial ones, each used once.
+
+    Forwards, a careful agent reaches the goal with all rules.
+    """
     drawn = rulesets.generate_rulesets(recipe, 5, seed)
     for index in range(5):
         goal, found, tiles = decode(drawn, index)
@@ -267,7 +273,7 @@ def test_rulesets_are_well_formed(recipe: Recipe, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_generation_is_a_function_of_recipe_number_and_seed(name: str) -> None:
+def test_generation_depends_on_recipe_number_and_seed_only(name: str) -> None:
     few, many, other = (
         rulesets.generate_rulesets(RECIPES[name], n, seed)
         for n, seed in ((20, 3), (200, 3), (200, 4))
@@ -283,8 +289,8 @@ def test_generation_is_a_function_of_recipe_number_and_seed(name: str) -> None:
     assert len(different) == many.num_rulesets == 200
 
 
-def test_no_more_rulesets_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of basic goals and nothing else there are 60 to hold, 60 to stand next to, and one for each pair of the 60."""
+def test_more_rulesets_than_exist_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With basic goals, there are 60 objects to hold, 60 to stand next to, and a goal per pair."""
     monkeypatch.setattr(rulesets, "_MAX_MISSES", 20_000)
     recipe, number = Recipe(goals="basic"), 60 + 60 + 60 * 59 // 2
     drawn = rulesets.generate_rulesets(recipe, number, 0)
@@ -299,7 +305,10 @@ def test_no_more_rulesets_than_there_are(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_rulesets_of_one_task_differ_in_their_objects() -> None:
-    """So that there are as many as one likes, and each kind of goal is as likely as the others: in trivial ones 1 of 11."""
+    """Many rulesets are therefore possible.
+
+    All kinds of goals are equally likely, which is 1 of 11 for trivial rulesets.
+    """
     drawn = rulesets.generate_rulesets(RECIPES["trivial"], 5000, 0)
     assert len(np.unique(drawn.goals, axis=0)) < 5000
     kinds = np.unique(drawn.goals[:, 0], return_counts=True)[1]
@@ -307,7 +316,7 @@ def test_rulesets_of_one_task_differ_in_their_objects() -> None:
     np.testing.assert_allclose(kinds, 5000 / 11, rtol=0.2)
 
 
-def test_one_rule_exactly() -> None:
+def test_a_recipe_with_exactly_one_rule() -> None:
     recipe = Recipe(chain_depth=1, single_branch=True)
     drawn = rulesets.generate_rulesets(recipe, 200, 0)
     assert drawn.rules.shape[1] == 1
@@ -317,8 +326,11 @@ def test_one_rule_exactly() -> None:
         assert sorted(tiles) == sorted(({*goal.takes} - {rule.makes}) | {*rule.takes})
 
 
-def test_the_depth_and_the_number_of_rules_are_the_recipes() -> None:
-    """Without pruning, a goal of one object and single objects below have a chain, and 14 rules are the most."""
+def test_depth_and_number_of_rules_follow_the_recipe() -> None:
+    """With goals of one object, there is a chain of rules without pruning.
+
+    The maximum is 14 rules.
+    """
     deep = rulesets.generate_rulesets(Recipe(3), 300, 0)
     numbers = (deep.rules[..., 0] > 0).sum(axis=1)
     assert numbers.min() == 3
@@ -329,8 +341,11 @@ def test_the_depth_and_the_number_of_rules_are_the_recipes() -> None:
     assert counts.min() > 40
 
 
-def test_some_distractors_lead_into_dead_ends() -> None:
-    """Rules of either kind that may take what is needed do: a careful agent gets there still, and one who picks it up not."""
+def test_some_distractors_lead_to_dead_ends() -> None:
+    """Some distractor rules consume needed objects.
+
+    A careful agent still reaches the goal, but not one that picks these up.
+    """
     drawn = rulesets.generate_rulesets(_TRAPS, 100, 0)
     kinds = collections.Counter()
     for index in range(100):
@@ -362,18 +377,18 @@ def test_some_distractors_lead_into_dead_ends() -> None:
         ({"goals": "some"}, "basic, all"),
     ],
 )
-def test_recipes_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+def test_invalid_recipes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         dataclasses.replace(Recipe(), **changes)
 
 
 @pytest.mark.parametrize(("number", "seed"), [(0, 0), (1, -1)])
-def test_numbers_and_seeds_that_cannot_be(number: int, seed: int) -> None:
+def test_invalid_numbers_and_seeds_are_refused(number: int, seed: int) -> None:
     with pytest.raises(UsageError):
         rulesets.generate_rulesets(Recipe(), number, seed)
 
 
-# What xminigrid calls things.
+# Names of xminigrid.
 
 
 def test_names_are_those_of_xminigrid() -> None:
@@ -410,11 +425,11 @@ def test_encodings_are_those_of_xminigrid() -> None:
 
 
 class Stuck(Exception):
-    """A layout in which something lies where the player below cannot use it."""
+    """Raised for a layout in which an object cannot be used."""
 
 
 class Game:
-    """xminigrid itself, played by going, lifting, dropping and joining, as `Symbols` is."""
+    """Game in xminigrid with the same methods as `Symbols`."""
 
     def __init__(self, step: Callable[..., Any], timestep: Any) -> None:
         self.step, self.timestep, self.done = step, timestep, False
@@ -449,7 +464,7 @@ class Game:
         return sum(_tile(self.grid[other]) in OBJECTS for other in self._around(cell))
 
     def _paths(self) -> dict[tuple[int, int], list[tuple[int, int]]]:
-        """The shortest way to every cell that can be walked to, nearest first."""
+        """Return the shortest path to every reachable cell, nearest first."""
         paths: dict[tuple[int, int], list[tuple[int, int]]] = {self.position: []}
         queue = collections.deque([self.position])
         while queue:
@@ -466,7 +481,7 @@ class Game:
             self._do(1)
 
     def _go(self, cells: list[tuple[int, int]]) -> None:
-        """Goes to the nearest of the cells."""
+        """Move to the nearest of the cells."""
         paths = self._paths()
         reachable = [cell for cell in paths if cell in cells]
         if not reachable:
@@ -497,7 +512,7 @@ class Game:
             self._do(4)
 
     def drop(self) -> None:
-        """Puts what is carried where it touches nothing."""
+        """Put the carried object where it touches nothing."""
         cells = [cell for cell in self._paths() if cell != self.position]
         alone = [cell for cell in cells if not self._objects_around(cell)]
         if not alone:
@@ -505,7 +520,7 @@ class Game:
         self._put(alone[0])
 
     def join(self, target: tuple[int, int], side: str) -> None:
-        """Puts what is carried on that side of the target, or on any, where it touches nothing else."""
+        """Put the carried object on that side of the target, or on any, touching nothing else."""
         place = _tile(np.argwhere((self.grid == target).all(axis=-1))[0])
         cells = [
             (place[0] + y, place[1] + x) for name, (y, x) in _SIDES.items() if side in ("", name)
@@ -524,7 +539,10 @@ def _outcome(game: Game, goal: Clause, found: list[Clause]) -> str:
 
 
 def test_rulesets_can_be_solved_in_xminigrid() -> None:
-    """Each in one of a few layouts; in others things may lie in corners or between others, but never is what is needed lost."""
+    """Each is solved in one of a few layouts.
+
+    In others, objects may be blocked, but needed ones are never lost.
+    """
     drawn = rulesets.generate_rulesets(RECIPES["medium"], 24, 0)
     env, params = xminigrid.make("XLand-MiniGrid-R1-13x13")
     params = params.replace(max_steps=2000, ruleset=None)
@@ -541,10 +559,10 @@ def test_rulesets_can_be_solved_in_xminigrid() -> None:
         assert "won" in outcomes, rulesets.describe_ruleset(drawn, index)
 
 
-# Words.
+# Descriptions.
 
 
-def test_a_ruleset_in_words() -> None:
+def test_the_description_of_a_ruleset() -> None:
     drawn = Rulesets(
         np.asarray([[4, 3, 1, 7, 3], [13, 12, 8, 0, 0], [1, 11, 10, 0, 0]], np.uint8),
         np.asarray(
@@ -575,7 +593,7 @@ def test_a_ruleset_in_words() -> None:
         rulesets.describe_ruleset(drawn, 3)
 
 
-def test_every_kind_has_words() -> None:
+def test_every_kind_has_a_description() -> None:
     numbers = np.asarray([[kind, 3, 1, 4, 2] for kind in range(len(GOAL_NAMES))], np.uint8)
     every = np.asarray([[kind, 3, 1, 4, 2, 5, 3] for kind in range(len(RULE_NAMES))], np.uint8)
     size = len(GOAL_NAMES)
@@ -618,7 +636,7 @@ def test_the_parts_of_a_split_share_no_task(
     )
 
 
-def test_training_depends_on_the_sum_of_the_shares_alone() -> None:
+def test_the_training_part_depends_on_the_sum_of_the_shares_only() -> None:
     drawn = rulesets.generate_rulesets(RECIPES["small"], 100, 0)
     (train, validation, held_out), (other, *_) = (
         rulesets.split_indices(drawn, *shares, 0) for shares in ((0.1, 0.1), (0.15, 0.05))
@@ -627,8 +645,8 @@ def test_training_depends_on_the_sum_of_the_shares_alone() -> None:
     assert (len(train), len(validation), len(held_out)) == (80, 10, 10)
 
 
-def test_tasks_that_two_sets_share_are_counted() -> None:
-    """Each once, whatever room there is for rules."""
+def test_shared_tasks_are_counted() -> None:
+    """Each task counts once, for any padding of the rules."""
     drawn = rulesets.generate_rulesets(RECIPES["small"], 40, 0)
     some, others = (
         Rulesets(*(part[chosen] for part in drawn)) for chosen in (slice(0, 20), slice(15, 40))
@@ -650,8 +668,11 @@ def test_a_split_shuffles_and_follows_the_seed() -> None:
     )
 
 
-def test_a_split_knows_tasks_by_what_they_say() -> None:
-    """Six tasks in two ways each are on one side together: rules in another order, or the two tiles where that is the same."""
+def test_a_split_compares_tasks_by_their_meaning() -> None:
+    """Six tasks in two equivalent forms each are kept together.
+
+    Forms differ in the order of rules, or in the order of tiles if it has no effect.
+    """
     near, up, right, down, left = (
         GOAL_NAMES.index(f"TileNear{side}") for side in ("", "Up", "Right", "Down", "Left")
     )
@@ -690,7 +711,7 @@ def test_a_split_knows_tasks_by_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 0.001, 0.999, float("nan")])
-def test_splits_that_leave_a_side_empty(share: float) -> None:
+def test_splits_with_an_empty_part_are_refused(share: float) -> None:
     with pytest.raises(UsageError, match="held_out"):
         rulesets.split_rulesets(rulesets.generate_rulesets(Recipe(), 10, 0), 0.1, share, 0)
     with pytest.raises(UsageError, match="validation"):
@@ -706,7 +727,7 @@ def _assert_same(first: Rulesets, second: Rulesets) -> None:
         assert one.dtype == other.dtype == np.uint8
 
 
-def test_a_saved_file_is_read_again(tmp_path: Path) -> None:
+def test_a_saved_file_can_be_read(tmp_path: Path) -> None:
     drawn = rulesets.generate_rulesets(RECIPES["small"], 30, 0)
     for name in ("tasks.npz", "deeper/tasks"):
         ruleset_files.save_rulesets(drawn, tmp_path / name)
@@ -715,10 +736,10 @@ def test_a_saved_file_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, -1])
 @pytest.mark.parametrize("array", [jnp.asarray, np.asarray, np.asfortranarray])
-def test_upstreams_benchmark_files_are_read(
+def test_benchmark_files_of_the_suite_are_read(
     tmp_path: Path, array: Callable[..., Any], protocol: int
 ) -> None:
-    """As its generator writes them: with directed goals among them, goals are int32."""
+    """Its generator writes goals as int32 if some are directed."""
     drawn = rulesets.generate_rulesets(RECIPES["medium"], 30, 0)
     parts = {key: array(part) for key, part in drawn._asdict().items()} | {
         "goals": array(drawn.goals.astype(np.int32))
@@ -742,7 +763,7 @@ class Evil:
 
 
 def _named(name: str, *arguments: bytes) -> bytes:
-    """A pickle that calls what it asks for by name."""
+    """Return a pickle that calls a function by name."""
     return b"c" + name.replace(" ", "\n").encode() + b"\n(" + b"".join(arguments) + b"tR."
 
 
@@ -769,7 +790,7 @@ def _named(name: str, *arguments: bytes) -> bytes:
         ),
     ],
 )
-def test_a_file_that_asks_for_anything_but_arrays_is_refused(
+def test_a_file_with_anything_but_arrays_is_refused(
     tmp_path: Path, payload: Callable[[str], bytes], name: str
 ) -> None:
     mark = tmp_path / "executed"
@@ -781,8 +802,8 @@ def test_a_file_that_asks_for_anything_but_arrays_is_refused(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_cannot_change_what_it_calls(tmp_path: Path) -> None:
-    """A pickle may also set the state of what it was given."""
+def test_a_file_cannot_change_the_functions_that_it_calls(tmp_path: Path) -> None:
+    """A pickle may also set the state of an object."""
     path = tmp_path / "benchmark"
     path.write_bytes(bz2.compress(b"cnumpy\ndtype\n}S'_function'\nI1\nsb."))
     with pytest.raises(UsageError, match="no state"):
@@ -830,7 +851,9 @@ _GOOD = {
         ),
     ],
 )
-def test_files_with_wrong_arrays(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_files_with_wrong_arrays_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     save_bz2_pickle(_GOOD | changes, str(tmp_path / "pickle"))
     np.savez(tmp_path / "arrays.npz", **(_GOOD | changes))
     for name in ("pickle", "arrays.npz"):
@@ -855,7 +878,9 @@ def test_files_with_wrong_arrays(tmp_path: Path, changes: dict[str, Any], messag
         (b"PK\x03\x04nothing", "damaged"),
     ],
 )
-def test_files_that_are_no_rulesets(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_files_without_rulesets_are_refused(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
     path = tmp_path / "file"
     if content is not None:
         path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Facts about suites that other packages read from the catalogues."""
+"""Tests of information about suites that other packages read from `SUITES`."""
 
 import subprocess
 import sys
@@ -43,11 +43,11 @@ def test_a_suite_is_found_by_its_module() -> None:
     assert find_suite_of_module("mujoco_playground") == "playground"
     assert find_suite_of_module("xminigrid") == "xminigrid"
     assert find_suite_of_module("memory") is None  # part of rollax
-    assert find_suite_of_module("jax_md") is None  # an optional part of one
+    assert find_suite_of_module("jax_md") is None  # an optional part of a suite
 
 
 def test_packages_whose_versions_are_recorded() -> None:
-    """A run records all of them; processes compare those whose code is compiled."""
+    """A run records all of them. Processes compare those whose code is compiled."""
     assert {"gymnax", "ale-py", "mujoco-mjx", "playground"} <= set(list_suite_packages())
     compiled = list_compiled_modules()
     assert compiled["mujoco_playground"] == "playground" and "gymnasium" not in compiled

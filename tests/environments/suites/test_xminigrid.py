@@ -1,4 +1,4 @@
-"""The adapter of XLand-MiniGrid says what the suite's own dynamics say, tells ends apart, and refuses what does not fit."""
+"""Tests of the XLand-MiniGrid adapter: dynamics, ends, tasks and errors."""
 
 import os
 from functools import cache
@@ -30,7 +30,7 @@ NUM_ENVS, STEPS, LIMIT, TILE = 64, 70, 12, 4
 
 @cache
 def played(name: str) -> dict[str, Any]:
-    """Random play in streams, `[T, E]`: what the adapter says of each step, and what the suite itself says of the same one."""
+    """Return random steps in streams, `[T, E]`, from the adapter and from the suite."""
     symbols, image = (
         make(f"xminigrid/{name}", max_steps=LIMIT, previous=False, observation=kind, tile_size=TILE)
         for kind in ("symbols", "image")
@@ -44,7 +44,8 @@ def played(name: str) -> dict[str, Any]:
 
     def act(actor: Any, key: jax.Array) -> tuple[Any, Any]:
         action = jax.random.randint(key, (NUM_ENVS,), 0, symbols.action_space.n)
-        keys = jax.vmap(jax.random.key)(jnp.zeros(NUM_ENVS, jnp.uint32))  # steps draw nothing
+        # steps draw no random numbers
+        keys = jax.vmap(jax.random.key)(jnp.zeros(NUM_ENVS, jnp.uint32))
         pictures = (
             jax.vmap(image.step)(keys, actor.env_state, action).obs["view"]
             if name == MEMORY
@@ -71,8 +72,11 @@ def played(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [EMPTY, MEMORY])
-def test_ends_are_told_apart_by_the_discount(name: str) -> None:
-    """A last step with discount 0 terminates, one with discount 1 is cut off by time, and there is no other end."""
+def test_ends_are_distinguished_by_the_discount(name: str) -> None:
+    """A last step terminates with discount 0 and truncates with discount 1.
+
+    There are no other ends.
+    """
     record = played(name)
     suite = record["suite"]
     last = suite.step_type == StepType.LAST
@@ -86,11 +90,11 @@ def test_ends_are_told_apart_by_the_discount(name: str) -> None:
 
 @pytest.mark.parametrize("name", [EMPTY, MEMORY])
 def test_rewards_are_those_of_the_suite(name: str) -> None:
-    """Only terminations are rewarded, and where there is a wrong goal, not all of them."""
+    """Only terminations are rewarded. If there is a wrong goal, some have no reward."""
     record = played(name)
     np.testing.assert_allclose(
         record["reward"], record["suite"].reward, rtol=1e-6
-    )  # of some processors the last bit differs
+    )  # the last bit differs on some processors
     won = record["reward"] > 0
     assert won.any() and not won[~record["terminated"]].any()
     assert (record["terminated"] & ~won).any() == (name == MEMORY)
@@ -98,7 +102,7 @@ def test_rewards_are_those_of_the_suite(name: str) -> None:
 
 @pytest.mark.parametrize("name", [EMPTY, MEMORY])
 def test_the_last_observation_is_the_true_one(name: str) -> None:
-    """After every step, the last ones included, it is what the suite shows of the state then, not of the next episode."""
+    """After every step, it is the suite's observation of that state, not of the next episode."""
     record = played(name)
     final, suite = record["next_obs"], record["suite"]
     np.testing.assert_array_equal(final["view"], suite.observation)
@@ -110,7 +114,7 @@ def test_the_last_observation_is_the_true_one(name: str) -> None:
 
 
 def drawn(view: np.ndarray) -> np.ndarray:
-    """The suite's pictures of the tiles of a view, with the agent, who looks up, in the middle of the lowest row."""
+    """Return the suite's image of a view, with the agent facing up in the lowest row."""
     size, rows = len(view), []
     for y, x in np.ndindex(size, size):
         direction = 0 if (y, x) == (size - 1, size // 2) else None
@@ -118,14 +122,12 @@ def drawn(view: np.ndarray) -> np.ndarray:
         rows.append(
             render_tile(tile=tile, agent_direction=direction, highlight=False, tile_size=TILE)
         )
-    tiles = (
-        np.stack(rows).astype(np.uint8).reshape(size, size, TILE, TILE, 3)
-    )  # as the suite stores them
+    tiles = np.stack(rows).astype(np.uint8).reshape(size, size, TILE, TILE, 3)  # dtype of the suite
     return tiles.transpose(0, 2, 1, 3, 4).reshape(size * TILE, size * TILE, 3)
 
 
-def test_pictures_are_those_of_the_suite() -> None:
-    """Of every tile in every color."""
+def test_images_are_those_of_the_suite() -> None:
+    """All tiles in all colors are compared."""
     tiles = np.stack(
         np.unravel_index(np.arange(13 * 13) % (NUM_TILES * NUM_COLORS), (NUM_TILES, NUM_COLORS)),
         axis=-1,
@@ -136,8 +138,8 @@ def test_pictures_are_those_of_the_suite() -> None:
     np.testing.assert_array_equal(shown, drawn(view))
 
 
-def test_an_image_is_the_picture_of_the_symbols() -> None:
-    """Along the same steps."""
+def test_an_image_shows_the_symbols() -> None:
+    """Images and symbols are compared along the same steps."""
     record = played(MEMORY)
     views, places = np.unique(
         record["next_obs"]["view"].reshape(STEPS * NUM_ENVS, -1), axis=0, return_index=True
@@ -148,8 +150,11 @@ def test_an_image_is_the_picture_of_the_symbols() -> None:
         np.testing.assert_array_equal(pictures[place], drawn(view))
 
 
-def test_arguments_have_their_effect() -> None:
-    """Sizes and parts of what is seen, and the limit; 0 leaves the suite's own."""
+def test_arguments_have_an_effect() -> None:
+    """They set sizes, parts of the observation and the time limit.
+
+    0 keeps the suite's own value.
+    """
     plain = make(f"xminigrid/{EMPTY}", previous=False)
     assert isinstance(plain, XMiniGrid)
     assert set(plain.observation_space.spaces) == {"view", "direction"}
@@ -228,13 +233,13 @@ def test_arguments_have_their_effect() -> None:
         (f"rl2/{XLAND}", {"episodes": 0}, r"episodes \(0\) must be an integer of at least 1"),
     ],
 )
-def test_wrong_arguments(id: str, given: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(id: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make(id if "/" in id else f"xminigrid/{id}", **given)
 
 
 def rows(env: Any) -> list[bytes]:
-    """The tasks of an environment, each as what it is made of."""
+    """Return the tasks of an environment as bytes of their arrays."""
     tasks = env.tasks
     assert isinstance(env, XMiniGrid)
     assert {len(part) for part in jax.tree.leaves(tasks)} == {len(tasks.goal)}
@@ -247,7 +252,7 @@ def rows(env: Any) -> list[bytes]:
 
 
 def xland(**given: Any) -> Any:
-    """Of few tasks with rules."""
+    """Return an environment with few tasks that have rules."""
     return make(
         f"xminigrid/{XLAND}",
         **{"num_rulesets": 20, "rulesets": "small", "previous": False, **given},
@@ -255,7 +260,10 @@ def xland(**given: Any) -> Any:
 
 
 def test_tasks_are_split() -> None:
-    """No part has a task of another, all together are all tasks, the split is always the same, and trials train."""
+    """Parts are disjoint and together have all tasks.
+
+    The split is reproducible, and trials use the training part.
+    """
     every, train, validation, held_out = (
         rows(xland(split=split)) for split in ("all", "train", "validation", "held-out")
     )
@@ -270,7 +278,7 @@ def test_tasks_are_split() -> None:
 
 
 def test_one_task_can_be_chosen() -> None:
-    """By its number among all, whatever the split: what is trained is what evaluations of trials show, too."""
+    """The number counts all tasks, for any split, so that training and evaluation agree."""
     every = rows(xland())
     for index in (0, 7, 19):
         assert rows(xland(ruleset=index)) == [every[index]]
@@ -278,8 +286,8 @@ def test_one_task_can_be_chosen() -> None:
             assert rows(xland(ruleset=str(index), split=split)) == [every[index]]
 
 
-def test_tasks_in_words() -> None:
-    """By the numbers that choose them, of any split, and also where the environment is wrapped."""
+def test_tasks_are_described() -> None:
+    """They are described by their numbers, for any split and through wrappers."""
     drawn = rulesets.generate_rulesets(rulesets.RECIPES["small"], 20, 0)
     words = [
         f"ruleset {number}\n{rulesets.describe_ruleset(drawn, number)}" for number in range(20)
@@ -297,8 +305,11 @@ def test_tasks_in_words() -> None:
         make(f"xminigrid/{EMPTY}").describe()
 
 
-def test_a_file_of_tasks(tmp_path: Path) -> None:
-    """All of its rulesets, or as many as asked for; it is read once while it stays what it is; nothing changes its recipe."""
+def test_tasks_are_read_from_a_file(tmp_path: Path) -> None:
+    """All or the requested number of its rulesets are used.
+
+    It is read again only after a change, and a recipe is refused.
+    """
     path = tmp_path / "tasks.npz"
     drawn = rulesets.generate_rulesets(rulesets.RECIPES["small"], 20, 3)
     ruleset_files.save_rulesets(drawn, path)
@@ -322,8 +333,8 @@ def test_a_file_of_tasks(tmp_path: Path) -> None:
     assert not set(rows(xland(rulesets=str(path), num_rulesets=20))) & set(every)
 
 
-def test_tasks_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often an environment of them is, for training as for evaluations."""
+def test_tasks_are_generated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments for training and evaluation share them."""
     path = tmp_path / "tasks.npz"
     ruleset_files.save_rulesets(rulesets.generate_rulesets(rulesets.RECIPES["small"], 20, 3), path)
     calls = []
@@ -342,8 +353,8 @@ def test_tasks_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert calls == ["generate_rulesets", "split_indices", "load_rulesets", "split_indices"]
 
 
-def test_the_agent_stands_on_the_floor() -> None:
-    """Also where the recipe's most objects would fill the grid, as long as none of the rulesets has so many."""
+def test_the_agent_starts_on_the_floor() -> None:
+    """The recipe could fill the grid, but the generated rulesets have fewer objects."""
     env = make("xminigrid/XLand-MiniGrid-R4-9x9", num_rulesets=20, previous=False, **FULL)
     with jax.debug_key_reuse(False):
         state, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 64))
@@ -361,8 +372,8 @@ def test_the_agent_stands_on_the_floor() -> None:
         )
 
 
-def test_places_that_no_ruleset_uses_are_left_out(tmp_path: Path) -> None:
-    """And all objects stay, wherever the places are that are empty."""
+def test_unused_padding_of_rulesets_is_removed(tmp_path: Path) -> None:
+    """All objects remain, wherever the empty entries are."""
     tiles = np.asarray(
         [[[0, 0], [3, 1], [0, 0], [0, 0]], [[4, 2], [0, 0], [0, 0], [3, 5]]], np.uint8
     )
@@ -376,7 +387,7 @@ def test_places_that_no_ruleset_uses_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("id", ["xminigrid", "rl2"])
 @pytest.mark.parametrize("each", ["episode", "environment"])
 def test_a_task_for_every_episode_or_environment(id: str, each: str) -> None:
-    """Of 12 environments, four episodes (or trials) long: who keeps a task has other starts, and others have other tasks."""
+    """Twelve environments run four episodes or trials. With one task each, starts still differ."""
     env = make(f"{id}/{XLAND}", num_rulesets=50, ruleset_each=each, max_steps=2, show_task=True)
     still = jnp.zeros(12, jnp.int32)
 
@@ -396,7 +407,10 @@ def test_a_task_for_every_episode_or_environment(id: str, each: str) -> None:
 
 
 def test_tasks_are_shown_and_differ_between_trials() -> None:
-    """Of 24 trials: the goal and rules that are shown are those of one task; its objects lie there, in every episode anew."""
+    """In 24 trials, the shown goal and rules are those of one task.
+
+    Its objects are in the grid of every episode, in new places.
+    """
     env = make(f"rl2/{XLAND}", num_rulesets=10, rulesets="small", show_task=True, episodes=2)
     inner = env.env.env
     with jax.debug_key_reuse(False):
@@ -429,8 +443,8 @@ def test_tasks_are_shown_and_differ_between_trials() -> None:
     )
 
 
-def test_every_ruleset_is_drawn() -> None:
-    """The first and the last one included."""
+def test_every_ruleset_is_sampled() -> None:
+    """This includes the first and the last."""
     environment = make(
         "xminigrid/XLand-MiniGrid-R1-9x9", num_rulesets=3, rulesets="trivial", previous=False
     )
