@@ -76,6 +76,16 @@ def wrapped(space: Any, value: Any, **more: Any) -> Any:
         (theirs.Discrete(3, start=1), 0, "integers from 1 to 3"),
         (theirs.Discrete(4), 0.5, "got float64 values from 0.5 to 0.5. Return integers"),
         (theirs.MultiDiscrete([3, 3]), np.array([2, 5]), "got int64 values from 2 to 5"),
+        (
+            theirs.MultiDiscrete([3, 2]),
+            np.array([2, 2]),
+            r"observation at index \[1\] must have integers from 0 to 1, .*values from 2 to 2",
+        ),
+        (
+            theirs.Box(np.array([0, -9]), np.array([1, 9]), (2,), np.int32),
+            np.array([5, 5]),
+            r"observation at index \[0\] must have integers from 0 to 1, .*values from 5 to 5",
+        ),
         (theirs.MultiBinary(2), np.array([0, 2]), "integers from 0 to 1"),
         (
             theirs.Box(0, 10, (2,), np.int32),
@@ -178,6 +188,18 @@ def test_discrete_actions_are_scalars_as_gymnasium_samples_them(space: Any, kind
 
 
 @pytest.mark.quick
+def test_parts_that_the_space_does_not_declare_are_warned_of() -> None:
+    """Networks never see them, which matters most for a mask."""
+    space = theirs.Dict(a=theirs.Dict(b=theirs.Discrete(2)))
+    value = {"a": {"b": 1, "c": 0}, "action_mask": np.ones(2)}
+    with pytest.warns(RuntimeWarning) as caught:
+        wrapped(space, value)
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == 2
+    for part, text in zip(("a/c", "action_mask"), texts, strict=True):
+        assert f"part {part!r} is not declared in observation_space" in text
+
+
 def test_parts_of_the_same_name_are_refused() -> None:
     """Neither is lost."""
     space = theirs.Dict({"a/b": theirs.Discrete(2), "a": theirs.Dict(b=theirs.Discrete(3))})
@@ -312,8 +334,11 @@ def test_the_check_of_an_environment_of_gymnasium_lists_what_both_checkers_find(
     with (
         pytest.raises(
             FaultyEnvironmentError, match="gymnasium's check_env fails with AssertionError"
-        ),
+        ) as error,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
         rollax.check_environment(make(value=5))
+    first, fault, *notes = str(error.value).splitlines()
+    assert first.endswith("in 1 way:") and fault == f"1. {error.value.faults[0]}"
+    assert all(note.startswith("- ") for note in notes)

@@ -205,6 +205,7 @@ def inspect_environment(
             f"{name}: reset must return (observation, info), as in gymnasium 0.26 and newer."
         )
     _run_check(name, "reset", lambda: check(start[0]))
+    check.warn_about_undeclared_parts(start[0])
     parts = (
         observation_space.spaces
         if isinstance(observation_space, Dict)
@@ -227,6 +228,7 @@ def inspect_environment(
             "gymnasium 0.26 and newer."
         )
     _run_check(name, "step", lambda: _check_step(check, step))
+    check.warn_about_undeclared_parts(step[0])
     if has_masks:
         if not (step[2] or step[3]):
             _check_mask(name, "step", step[4].get(ACTION_MASK), num_actions)
