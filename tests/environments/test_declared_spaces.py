@@ -200,6 +200,51 @@ def test_parts_that_the_space_does_not_declare_are_warned_of() -> None:
         assert f"part {part!r} is not declared in observation_space" in text
 
 
+class Masked(Constant):
+    """Environment whose `info` has an action mask from step `since` on."""
+
+    def __init__(self, actions: Any, mask: Any, since: int) -> None:
+        super().__init__(theirs.Box(0, 1, (1,)), np.zeros(1, np.float32), since=since)
+        self.action_space, self.mask, self.other = actions, mask, self.value
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        self.taken = 0
+        return super().reset(**arguments)[0], self.info()
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, bool, dict[str, Any]]:
+        return *super().step(action)[:4], self.info()
+
+    def info(self) -> dict[str, Any]:
+        return {} if self.taken < self.since else {"action_mask": self.mask}
+
+
+def test_masks_that_begin_late_are_refused() -> None:
+    def make(since: int) -> Any:
+        return rollax.from_gymnasium(
+            lambda: Masked(theirs.Discrete(2), np.ones(2), since), name="test/masked"
+        )
+
+    with pytest.raises(UsageError, match="after every reset and step, got none after a reset"):
+        make(since=1)
+    simulator = make(since=2).make_simulator()
+    simulator.reset(0)
+    simulator.step(np.int32(0))
+    with pytest.raises(SimulatorFaultError, match="or never, got it first at step 2 of an episode"):
+        simulator.step(np.int32(0))
+
+
+@pytest.mark.parametrize(
+    ("actions", "mask"),
+    [
+        (theirs.MultiDiscrete([2, 3]), (np.ones(2), np.ones(3))),
+        (theirs.Box(-1, 1, (2,)), np.ones(2)),
+    ],
+)
+def test_masks_of_other_actions_are_warned_of(actions: Any, mask: Any) -> None:
+    with pytest.warns(RuntimeWarning, match=r"info\['action_mask'\] has no effect"):
+        rollax.from_gymnasium(lambda: Masked(actions, mask, 0), name="test/masked")
+
+
 def test_parts_of_the_same_name_are_refused() -> None:
     """Neither is lost."""
     space = theirs.Dict({"a/b": theirs.Discrete(2), "a": theirs.Dict(b=theirs.Discrete(3))})

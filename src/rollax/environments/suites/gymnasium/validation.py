@@ -109,9 +109,9 @@ class ObservationCheck:
             outside_part, values = _select_outside(part, array, is_outside)
             if part.is_integer:
                 raise SimulatorFaultError(_format_fault(outside_part, values, _BOUNDS_REMEDY))
-            self._warn(part.label, _format_fault(outside_part, values, _BOUNDS_REMEDY))
+            self.warn_once(part.label, _format_fault(outside_part, values, _BOUNDS_REMEDY))
         elif part.dtype == np.uint8 and _is_likely_scaled(part, array):
-            self._warn(part.label, _format_fault(part, array, _suggest_remedy(part, array)))
+            self.warn_once(part.label, _format_fault(part, array, _suggest_remedy(part, array)))
 
     def warn_about_undeclared_parts(self, obs: Observation) -> None:
         """Warn once about each entry of a dictionary that the space does not declare.
@@ -121,13 +121,19 @@ class ObservationCheck:
         """
         for path in _undeclared_paths(self._space, obs):
             label = f"the observation's part {'/'.join(map(str, path))!r}"
-            self._warn(
+            self.warn_once(
                 label,
                 f"{label} is not declared in observation_space, so networks do not receive it. "
                 "Declare it, or remove it from the observation.",
             )
 
-    def _warn(self, label: str, message: str) -> None:
+    def warn_once(self, label: str, message: str) -> None:
+        """Warn about a part of the environment's values, once for all simulators.
+
+        Args:
+            label: Name of the part.
+            message: Text of the warning, without the name of the environment.
+        """
         if self._warned_parts is not None and label not in self._warned_parts:
             self._warned_parts.add(label)
             warnings.warn(f"{self._name}: {message}", RuntimeWarning, stacklevel=2)
