@@ -291,7 +291,7 @@ BROKEN = {
         ("name is missing", "observation_space is missing", "reset is missing", "step is missing"),
     ),
     "None": Broken(None, ("time_limit is missing. Add the maximum number of steps",)),
-    "id": Broken("gymnax/CartPole-v1", ("action_space is missing",)),
+    "id": Broken("gymnax/CartPole-v1", ("it is a string. Pass an environment",)),
     **{
         f"name {name[:20]!r}": Broken(
             Clock(name=name), ("name must be", "run folders are named after it")

@@ -76,6 +76,16 @@ def wrapped(space: Any, value: Any, **more: Any) -> Any:
         (theirs.Discrete(3, start=1), 0, "integers from 1 to 3"),
         (theirs.Discrete(4), 0.5, "got float64 values from 0.5 to 0.5. Return integers"),
         (theirs.MultiDiscrete([3, 3]), np.array([2, 5]), "got int64 values from 2 to 5"),
+        (
+            theirs.MultiDiscrete([3, 2]),
+            np.array([2, 2]),
+            r"observation at index \[1\] must have integers from 0 to 1, .*values from 2 to 2",
+        ),
+        (
+            theirs.Box(np.array([0, -9]), np.array([1, 9]), (2,), np.int32),
+            np.array([5, 5]),
+            r"observation at index \[0\] must have integers from 0 to 1, .*values from 5 to 5",
+        ),
         (theirs.MultiBinary(2), np.array([0, 2]), "integers from 0 to 1"),
         (
             theirs.Box(0, 10, (2,), np.int32),
@@ -176,6 +186,63 @@ def test_discrete_actions_are_scalars_as_in_gymnasium(space: Any, kind: type) ->
 
 
 @pytest.mark.quick
+def test_parts_that_the_space_does_not_declare_are_warned_of() -> None:
+    """Networks never see them, which matters most for a mask."""
+    space = theirs.Dict(a=theirs.Dict(b=theirs.Discrete(2)))
+    value = {"a": {"b": 1, "c": 0}, "action_mask": np.ones(2)}
+    with pytest.warns(RuntimeWarning) as caught:
+        wrapped(space, value)
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == 2
+    for part, text in zip(("a/c", "action_mask"), texts, strict=True):
+        assert f"part {part!r} is not declared in observation_space" in text
+
+
+class Masked(Constant):
+    """Environment whose `info` has an action mask from step `since` on."""
+
+    def __init__(self, actions: Any, mask: Any, since: int) -> None:
+        super().__init__(theirs.Box(0, 1, (1,)), np.zeros(1, np.float32), since=since)
+        self.action_space, self.mask, self.other = actions, mask, self.value
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        self.taken = 0
+        return super().reset(**arguments)[0], self.info()
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, bool, dict[str, Any]]:
+        return *super().step(action)[:4], self.info()
+
+    def info(self) -> dict[str, Any]:
+        return {} if self.taken < self.since else {"action_mask": self.mask}
+
+
+def test_masks_that_begin_late_are_refused() -> None:
+    def make(since: int) -> Any:
+        return rollax.from_gymnasium(
+            lambda: Masked(theirs.Discrete(2), np.ones(2), since), name="test/masked"
+        )
+
+    with pytest.raises(UsageError, match="after every reset and step, got none after a reset"):
+        make(since=1)
+    simulator = make(since=2).make_simulator()
+    simulator.reset(0)
+    simulator.step(np.int32(0))
+    with pytest.raises(SimulatorFaultError, match="or never, got it first at step 2 of an episode"):
+        simulator.step(np.int32(0))
+
+
+@pytest.mark.parametrize(
+    ("actions", "mask"),
+    [
+        (theirs.MultiDiscrete([2, 3]), (np.ones(2), np.ones(3))),
+        (theirs.Box(-1, 1, (2,)), np.ones(2)),
+    ],
+)
+def test_masks_of_other_actions_are_warned_of(actions: Any, mask: Any) -> None:
+    with pytest.warns(RuntimeWarning, match=r"info\['action_mask'\] has no effect"):
+        rollax.from_gymnasium(lambda: Masked(actions, mask, 0), name="test/masked")
+
+
 def test_parts_of_the_same_name_are_refused() -> None:
     """Otherwise, one of them would be lost."""
     space = theirs.Dict({"a/b": theirs.Discrete(2), "a": theirs.Dict(b=theirs.Discrete(3))})
@@ -310,8 +377,11 @@ def test_the_check_of_a_gymnasium_environment_runs_both_checkers(
     with (
         pytest.raises(
             FaultyEnvironmentError, match="gymnasium's check_env fails with AssertionError"
-        ),
+        ) as error,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
         rollax.check_environment(make(value=5))
+    first, fault, *notes = str(error.value).splitlines()
+    assert first.endswith("in 1 way:") and fault == f"1. {error.value.faults[0]}"
+    assert all(note.startswith("- ") for note in notes)

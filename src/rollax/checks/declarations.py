@@ -80,6 +80,8 @@ def member_faults(env: Any) -> list[str]:
     """
     if isinstance(env, type):
         return [f"it is the class {env.__name__}. Pass an environment, such as {env.__name__}()."]
+    if isinstance(env, str):
+        return [f"it is a string. Pass an environment, such as rollax.make({env[:100]!r})."]
     faults = [
         fault
         for name, member in _MEMBER_RULES.items()

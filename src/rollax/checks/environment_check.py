@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,8 +28,9 @@ class FaultyEnvironmentError(UsageError):
     The attribute `faults` is a list with one message per violation.
     """
 
-    def __init__(self, name: str, faults: list[str]) -> None:
+    def __init__(self, name: str, faults: list[str], notes: Sequence[str] = ()) -> None:
         lines = [f"{i}. {fault}" for i, fault in enumerate(faults, start=1)]
+        lines += [f"- {note}" for note in notes]
         ways_text = "1 way" if len(faults) == 1 else f"{len(faults)} ways"
         ValueError.__init__(
             self, "\n".join([f"{name} breaks the contract of environments in {ways_text}:", *lines])
@@ -199,8 +200,7 @@ def check_environment(
         raise UsageError(PETTINGZOO_MESSAGE)
     if is_on_host(env) or is_gymnasium(env):
         findings = check_simulator(env, _display_name(env), steps)
-        noted = [f"note: {note}" for note in findings.notes] if findings.faults else []
-        _raise_faults(_display_name(env), [*findings.faults, *noted])
+        _raise_faults(_display_name(env), findings.faults, findings.notes)
         return EnvironmentReport(
             _display_name(env), findings.steps, findings.episodes, tuple(findings.notes)
         )
@@ -262,6 +262,6 @@ def _display_name(env: Any) -> str:
         return kind.__name__
 
 
-def _raise_faults(name: str, faults: list[str]) -> None:
+def _raise_faults(name: str, faults: list[str], notes: Sequence[str] = ()) -> None:
     if faults:
-        raise FaultyEnvironmentError(name, list(dict.fromkeys(faults)))
+        raise FaultyEnvironmentError(name, list(dict.fromkeys(faults)), notes)

@@ -253,7 +253,7 @@ def _run_segment(session: Session) -> bool:
     if failure is not None:
         return _roll_back(session, failure)
     update_program.warn_about_nonfinite_members(session, rows)
-    update_program.warn_about_threshold(session, rows)
+    update_program.warn_about_archive(session, rows)
     # The speed is measured over this segment alone, so that a slowdown is visible.
     speed = session.frames_of_all_members(number) / max(seconds, 1e-9)
     values = _record_segment(session, rows, number, speed)

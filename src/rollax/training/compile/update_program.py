@@ -27,7 +27,7 @@ from rollax.training.callbacks.user_functions import (
 from rollax.training.compile import background
 from rollax.training.console.progress import format_bytes
 from rollax.training.console.signals import StopRequest, set_activity
-from rollax.training.elites import threshold_warning
+from rollax.training.elites import archive_warnings
 from rollax.training.evaluation.metrics import USER_METRICS_KEY
 from rollax.training.result import Evaluated
 from rollax.training.run_folder import recorder
@@ -208,16 +208,26 @@ def close_simulators(session: "rollax.training.session.Session") -> None:
         session.program.simulators.close()
 
 
-def warn_about_threshold(session: "rollax.training.session.Session", rows: Metrics) -> None:
-    """Warn after the first update of a run if no solution exceeded the initial threshold."""
+def warn_about_archive(session: "rollax.training.session.Session", rows: Metrics) -> None:
+    """Warn after the first update of a run if archive settings do not fit the fitness.
+
+    The warnings are about an initial threshold that no solution exceeded, and about the selection
+    of members or checkpoints by a negative QD score.
+    """
     if session.updates:
         return
-    first = {name: np.asarray(value)[0] for name, value in rows.values.items()}
-    warning = threshold_warning.describe_unreached_threshold(
-        first, _common_threshold_start(session.spec), session.spec.config.steps_per_update
-    )
-    if warning is not None:
-        session.show.message(f"warning: {warning}")
+    spec, first = session.spec, {name: np.asarray(value)[0] for name, value in rows.values.items()}
+    warnings = [
+        archive_warnings.describe_unreached_threshold(
+            first, _common_threshold_start(spec), spec.config.steps_per_update
+        )
+    ]
+    selection_metrics = {spec.options.best_metric, spec.evolve_metric if spec.evolve else None}
+    if archive_warnings.QD_SCORE in selection_metrics:
+        warnings.append(archive_warnings.describe_negative_qd_score(first))
+    for warning in warnings:
+        if warning is not None:
+            session.show.message(f"warning: {warning}")
 
 
 def _common_threshold_start(spec: Spec) -> float | None:

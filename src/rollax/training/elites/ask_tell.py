@@ -26,7 +26,7 @@ from rollax.runtime.numerics import standard_numerics
 from rollax.spaces import Box
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.compile import device_memory, keys
-from rollax.training.elites import selection, threshold_warning
+from rollax.training.elites import archive_warnings, selection
 from rollax.types import SettingValues
 
 
@@ -188,7 +188,7 @@ class AskTell:
         metrics = self._metrics_fn(state) | counts_by_name(counts)
         values = {name: float(value) for name, value in metrics.items()}
         if is_first:
-            warning = threshold_warning.describe_unreached_threshold(
+            warning = archive_warnings.describe_unreached_threshold(
                 values, self._settings.threshold_start, batch_size
             )
             if warning is not None:

@@ -68,6 +68,10 @@ class GymnasiumSimulator:
             name, environment.action_space
         )
         self._num_actions = action_space.n if isinstance(action_space, Discrete) else 0
+        has_mask_part = ACTION_MASK in (
+            converters.flatten_space(name, self._declared_spaces[0]) or ()
+        )
+        self._can_gain_masks = bool(self._num_actions) and not has_masks and not has_mask_part
 
     def reset(self, seed: int | None) -> Any:
         obs, info = self.environment.reset(seed=seed)
@@ -115,12 +119,21 @@ class GymnasiumSimulator:
         mask = self._read_action_mask(info, is_last) if self._has_masks else None
         if is_checked:
             self._check(obs, mask)
+            self._check_late_mask(info)
         converted = self._convert_observation_fn(obs)
         return (
             converted
             if mask is None
             else converters.add_action_mask(converted, np.asarray(mask, bool))
         )
+
+    def _check_late_mask(self, info: Mapping[str, Leaf]) -> None:
+        """Raise SimulatorFaultError for an action mask that the first reset did not return."""
+        if self._can_gain_masks and info.get(ACTION_MASK) is not None:
+            raise SimulatorFaultError(
+                f"info must have {ACTION_MASK!r} after every reset and step, or never, got it "
+                f"first at step {self._num_steps} of an episode. Add it after reset too."
+            )
 
     def _read_action_mask(self, info: Mapping[str, Leaf], is_last: bool) -> Any:
         """Return the action mask in `info`, or zeros if it is missing at the end of an episode."""
@@ -205,21 +218,22 @@ def inspect_environment(
             f"{name}: reset must return (observation, info), as in gymnasium 0.26 and newer."
         )
     _run_check(name, "reset", lambda: check(start[0]))
+    check.warn_about_undeclared_parts(start[0])
     parts = (
         observation_space.spaces
         if isinstance(observation_space, Dict)
         else {"observation": observation_space}
     )
     mask: Any = start[0].get(ACTION_MASK) if ACTION_MASK in parts else start[1].get(ACTION_MASK)
-    legal: Any = np.asarray(() if mask is None else mask)
-    has_masks = ACTION_MASK not in parts and isinstance(action_space, Discrete) and legal.size > 0
-    num_actions = action_space.n if isinstance(action_space, Discrete) else 0
+    has_masks, num_actions = False, 0
+    if ACTION_MASK not in parts and isinstance(action_space, Discrete):
+        has_masks, num_actions = mask is not None, action_space.n
     if has_masks:
-        _check_mask(name, "reset", legal, num_actions)
-    is_legal_known = (has_masks or ACTION_MASK in parts) and isinstance(
-        action_space, Discrete | MultiDiscrete
+        _check_mask(name, "reset", mask, num_actions)
+    is_legal_known = has_masks or (
+        ACTION_MASK in parts and isinstance(action_space, Discrete | MultiDiscrete)
     )
-    action = convert_fn(np.argmax(legal, axis=-1)) if is_legal_known else actions.sample()
+    action = convert_fn(np.argmax(mask, axis=-1)) if is_legal_known else actions.sample()
     step = _call_environment(name, "step", lambda: environment.step(action))
     if not isinstance(step, tuple) or len(step) != 5 or not isinstance(step[4], Mapping):
         raise UsageError(
@@ -227,11 +241,47 @@ def inspect_environment(
             "gymnasium 0.26 and newer."
         )
     _run_check(name, "step", lambda: _check_step(check, step))
+    check.warn_about_undeclared_parts(step[0])
+    if ACTION_MASK not in parts:
+        is_last = bool(step[2] or step[3])
+        _check_step_mask(check, name, (mask, step[4].get(ACTION_MASK)), num_actions, is_last)
     if has_masks:
-        if not (step[2] or step[3]):
-            _check_mask(name, "step", step[4].get(ACTION_MASK), num_actions)
-        observation_space = Dict({**parts, ACTION_MASK: Box(0.0, 1.0, np.shape(legal), "bool")})
+        observation_space = Dict({**parts, ACTION_MASK: Box(0.0, 1.0, (num_actions,), "bool")})
     return DetectedSpaces(observation_space, action_space, find_info_names(step[4])), has_masks
+
+
+def _check_step_mask(
+    check: ObservationCheck,
+    name: str,
+    masks: tuple[Leaf, Leaf],
+    num_actions: int,
+    is_last: bool,
+) -> None:
+    """Check the action mask in `info` after the first step.
+
+    Args:
+        check: Check of the environment, for warnings.
+        name: Name of the environment.
+        masks: Action masks after the reset and after the step, or None where `info` has none.
+        num_actions: Number of discrete actions, or 0 if actions are not discrete.
+        is_last: Whether the step ended the episode, so that it may lack a mask.
+
+    Raises:
+        UsageError: If one of the masks is missing, or has the wrong shape.
+    """
+    first, following = masks
+    if first is None and following is None:
+        return
+    if not num_actions:
+        check.warn_once(
+            ACTION_MASK,
+            f"info[{ACTION_MASK!r}] has no effect, because the actions are not Discrete. Add a "
+            f"part {ACTION_MASK!r} to the observation instead.",
+        )
+    elif first is None:
+        _check_mask(name, "reset", None, num_actions)
+    elif not is_last:
+        _check_mask(name, "step", following, num_actions)
 
 
 def _check_mask(name: str, method: str, mask: Leaf, num_actions: int) -> None:

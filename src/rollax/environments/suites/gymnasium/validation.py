@@ -1,7 +1,7 @@
 """Validation of gymnasium observations against the declared space."""
 
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -64,7 +64,7 @@ class ObservationCheck:
             warned_parts: Set of the observation arrays that already caused a warning. All
                 simulators of an environment share this set. None disables warnings.
         """
-        self._name, self._warned_parts = name, warned_parts
+        self._name, self._space, self._warned_parts = name, space, warned_parts
         leaves = flatten_space(name, space)
         if leaves is None:
             self._parts = [_make_part_spec("the observation", (), space)]
@@ -104,19 +104,66 @@ class ObservationCheck:
             and not np.array_equal(array, np.floor(array))
         ):
             raise SimulatorFaultError(_format_fault(part, array, _suggest_remedy(part, array)))
-        if (array < part.min_allowed).any() or (array > part.max_allowed).any():
+        is_outside = (array < part.min_allowed) | (array > part.max_allowed)
+        if is_outside.any():
+            outside_part, values = _select_outside(part, array, is_outside)
             if part.is_integer:
-                raise SimulatorFaultError(_format_fault(part, array, _BOUNDS_REMEDY))
-            self._warn(part, array, _BOUNDS_REMEDY)
+                raise SimulatorFaultError(_format_fault(outside_part, values, _BOUNDS_REMEDY))
+            self.warn_once(part.label, _format_fault(outside_part, values, _BOUNDS_REMEDY))
         elif part.dtype == np.uint8 and _is_likely_scaled(part, array):
-            self._warn(part, array, _suggest_remedy(part, array))
+            self.warn_once(part.label, _format_fault(part, array, _suggest_remedy(part, array)))
 
-    def _warn(self, part: _PartSpec, array: np.ndarray, remedy: str) -> None:
-        if self._warned_parts is not None and part.label not in self._warned_parts:
-            self._warned_parts.add(part.label)
-            warnings.warn(
-                f"{self._name}: {_format_fault(part, array, remedy)}", RuntimeWarning, stacklevel=2
+    def warn_about_undeclared_parts(self, obs: Observation) -> None:
+        """Warn once about each entry of a dictionary that the space does not declare.
+
+        Args:
+            obs: One observation.
+        """
+        for path in _undeclared_paths(self._space, obs):
+            label = f"the observation's part {'/'.join(map(str, path))!r}"
+            self.warn_once(
+                label,
+                f"{label} is not declared in observation_space, so networks do not receive it. "
+                "Declare it, or remove it from the observation.",
             )
+
+    def warn_once(self, label: str, message: str) -> None:
+        """Warn about a part of the environment's values, once for all simulators.
+
+        Args:
+            label: Name of the part.
+            message: Text of the warning, without the name of the environment.
+        """
+        if self._warned_parts is not None and label not in self._warned_parts:
+            self._warned_parts.add(label)
+            warnings.warn(f"{self._name}: {message}", RuntimeWarning, stacklevel=2)
+
+
+def _undeclared_paths(space: theirs.Space, obs: object) -> Iterator[tuple[Hashable, ...]]:
+    """Yield the nested keys of an observation that its space does not declare."""
+    if not isinstance(space, theirs.Dict) or not isinstance(obs, Mapping):
+        return
+    for key, value in obs.items():
+        if key not in space.spaces:
+            yield (key,)
+        else:
+            yield from ((key, *path) for path in _undeclared_paths(space.spaces[key], value))
+
+
+def _select_outside(
+    part: _PartSpec, array: np.ndarray, is_outside: np.ndarray
+) -> tuple[_PartSpec, np.ndarray]:
+    """Return the part and the values to report for values out of bounds.
+
+    If each value has its own bounds, these are the bounds and the values of the first entry out of
+    bounds.
+    """
+    if not np.ndim(part.low) and not np.ndim(part.high):
+        return part, array
+    index = tuple(np.argwhere(is_outside)[0][array.ndim - len(part.shape) :].tolist())
+    low, high = (np.broadcast_to(bound, part.shape)[index] for bound in (part.low, part.high))
+    label = f"{part.label} at index {list(index)}"
+    return part._replace(label=label, low=low, high=high), array[(..., *index)]
 
 
 def _format_fault(part: _PartSpec, array: np.ndarray, remedy: str) -> str:
@@ -136,7 +183,7 @@ def _make_part_spec(label: str, path: tuple[Hashable, ...], space: theirs.Space)
     if isinstance(space, theirs.Discrete):
         low, high = int(space.start), int(space.start) + int(space.n) - 1
     elif isinstance(space, theirs.MultiDiscrete):
-        low, high = space.start, space.start + space.nvec - 1
+        low, high = map(_collapse_bounds, (space.start, space.start + space.nvec - 1))
     elif isinstance(space, theirs.MultiBinary):
         low, high = 0, 1
     else:

@@ -1,10 +1,12 @@
-"""Warning for acceptance thresholds that no solution exceeds (CMA-MAE, CMA-MAEGA)."""
+"""Warnings for thresholds that no solution exceeds, and for QD scores that fall as archives grow."""
 
 import math
 
 import numpy as np
 
 from rollax.types import MetricValues
+
+QD_SCORE = "qd_score"
 
 
 def describe_unreached_threshold(
@@ -36,6 +38,25 @@ def describe_unreached_threshold(
         f"No solution of the first update has a fitness above threshold_start{value}, so none "
         "counts as an improvement. Set config.threshold_start below the lowest fitness, such as "
         f"{suggest_threshold(lowest_fitness):g} (the lowest so far is {lowest_fitness:g})."
+    )
+
+
+def describe_negative_qd_score(first: MetricValues) -> str | None:
+    """Return a warning if the QD score after the first update is negative.
+
+    Args:
+        first: Metrics of the first update, keyed by name. Values are numbers, or arrays with one
+            entry per member.
+
+    Returns:
+        The warning, or None if no QD score is negative or the algorithm has none.
+    """
+    if not np.any(np.asarray(first.get(QD_SCORE, 0.0)) < 0):
+        return None
+    return (
+        f"{QD_SCORE} is negative after the first update, so it falls as the archive gets more "
+        "elites, and selection by it prefers archives with few elites. Set config.qd_offset to "
+        "minus the lowest possible fitness."
     )
 
 

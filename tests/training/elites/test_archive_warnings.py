@@ -1,4 +1,4 @@
-"""CMA-MAE where fitness is below its thresholds: elites are kept, the user is warned, and merged archives have thresholds."""
+"""Warnings for archives: fitness below the thresholds of CMA-MAE, whose elites are kept, and negative QD scores."""
 
 import dataclasses
 import json
@@ -12,7 +12,11 @@ import pytest
 import rollax
 from rollax.errors import UsageError
 from rollax.training.elites import selection
-from rollax.training.elites.threshold_warning import describe_unreached_threshold, suggest_threshold
+from rollax.training.elites.archive_warnings import (
+    describe_negative_qd_score,
+    describe_unreached_threshold,
+    suggest_threshold,
+)
 
 SMALL: dict[str, Any] = {"batch_size": 32, "num_iterations": 2, "num_emitters": 4, "grid": (6, 6)}
 OPTIONS = {"eval_count": 1, "eval_episodes": 4, "tensorboard": False}
@@ -53,6 +57,31 @@ def test_elites_do_not_need_to_exceed_a_threshold(
     lines = [line for line in lines if "new" in line]
     assert lines[0]["below_threshold"] == 64 and lines[0]["new"] > 3 and lines[0]["coverage"] > 0
     assert lines[-1]["fitness_lowest"] == pytest.approx(table["fitness"].min())
+
+
+@pytest.mark.parametrize(("metric", "is_warned"), [("qd_score", True), ("fitness_best", False)])
+def test_selection_by_a_negative_qd_score_is_warned_of(
+    metric: str, is_warned: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It falls with every elite, so members with few elites would be copied."""
+    rollax.train(
+        "me_es",
+        "task/arm",
+        config={"batch_size": 12, "num_iterations": 2, "grid": (6, 6)},
+        total_steps=48,
+        seeds=2,
+        evolve={"sigma": (0.1, 0.5)},
+        options=OPTIONS | {"eval_count": 0, "run_dir": tmp_path / "run", "evolve_metric": metric},
+        quiet=True,
+    )
+    told = "".join(capsys.readouterr())
+    assert ("warning: qd_score is negative" in told) == is_warned
+
+
+def test_which_qd_scores_are_negative() -> None:
+    assert describe_negative_qd_score({"qd_score": np.array([3.0, -0.1])}) is not None
+    assert describe_negative_qd_score({"qd_score": np.array([3.0, 0.0])}) is None
+    assert describe_negative_qd_score({"moqd_score": -1.0}) is None
 
 
 @pytest.mark.parametrize("algorithm", ["cma_mae", "cma_maega"])
