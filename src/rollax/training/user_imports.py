@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 
 from rollax.coercion import coerce
 from rollax.environments import registry
-from rollax.errors import UsageError
+from rollax.errors import UsageError, describe_error
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -135,5 +135,5 @@ def import_user_module(name: str) -> None:
         ) from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise UsageError(
-            f"{IMPORT_OPTION} {name}: importing it failed with {type(error).__name__}: {error}"
+            f"{IMPORT_OPTION} {name}: importing it failed with {describe_error(error)}"
         ) from error

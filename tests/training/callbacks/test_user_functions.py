@@ -108,6 +108,13 @@ def test_members_have_numbers_of_their_own(train: Callable) -> None:
         assert b"eval/order" in b"".join(path.read_bytes() for path in folder.iterdir())
 
 
+class Unprintable(Exception):
+    """An exception that cannot be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 @pytest.mark.parametrize(
     ("found", "words"),
     [
@@ -121,8 +128,10 @@ def test_members_have_numbers_of_their_own(train: Callable) -> None:
         ({"x": None}, "'x' .* got None"),
         ({"x": np.zeros((2, 2))}, r"'x' .* got an array of shape \[2, 2\]"),
         ({"x": ["1"]}, "'x' "),
+        ({"x": []}, r"'x' .* got \[\]"),
         (3.0, "must return a dictionary"),
         (ZeroDivisionError("by nothing"), "metrics: broken raised ZeroDivisionError: by nothing"),
+        (Unprintable(), "metrics: broken raised Unprintable: the message cannot be shown"),
     ],
 )
 def test_faults_of_a_metric_are_named(train: Callable, found: Any, words: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollax.acting.evaluation import Episodes
 from rollax.coercion import format_value
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UnknownNameError, UsageError, describe_error
 from rollax.training.result import Evaluated, StopWhenFn
 from rollax.training.spec import Spec
 from rollax.types import MetricValues
@@ -102,7 +102,7 @@ def should_stop(stop_when: StopWhenFn, evaluated: Evaluated) -> bool:
                 f"evaluation metric in stop_when ({name})", key, evaluated.values
             ) from error
         raise UsageError(
-            f"stop_when: {name} raised {type(error).__name__}: {error}. "
+            f"stop_when: {name} raised {describe_error(error)}. "
             "Correct the function, which receives rollax.Evaluated."
         ) from error
     is_bool = isinstance(result, bool | np.bool_) or (
@@ -144,7 +144,7 @@ def compute_custom_metrics(
         values = metric(episodes)
     except Exception as error:
         raise UsageError(
-            f"metrics: {function_name(metric)} raised {type(error).__name__}: {error}. "
+            f"metrics: {function_name(metric)} raised {describe_error(error)}. "
             "Correct the function, which receives rollax.Episodes."
         ) from error
     if not isinstance(values, Mapping):
@@ -225,7 +225,7 @@ def _validate_metric_value(
     except (TypeError, ValueError) as error:
         raise fault from error
     has_shape = array.ndim == 0 or (
-        array.ndim == 1 and (not num_members or len(array) == num_members)
+        array.ndim == 1 and len(array) == (num_members or max(1, len(array)))
     )
     if array.dtype.kind not in "fiu" or not has_shape:
         raise fault
