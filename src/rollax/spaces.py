@@ -6,7 +6,7 @@ Spaces are hashable and a static part of the compiled program.
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -256,18 +256,25 @@ def flat_size(space: Space) -> int:
     return math.prod(space.shape)
 
 
-def check_bounded_box(space: Space) -> Box:
-    """Return the action space if it is a `Box` of floats with finite bounds.
+def normalize_space(space: Space) -> Box | Ball:
+    """Return the space of normalized actions: a `Box` with bounds -1 and 1, or the unit `Ball`.
 
     Raises:
-        UsageError: If the space is not such a `Box`. The message suggests an algorithm.
+        UsageError: If the space is neither a `Ball` nor a `Box` of floats with finite bounds. The
+            message suggests an algorithm.
     """
-    if isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded:
-        return space
+    if isinstance(space, Ball):
+        return Ball(space.size)
+    if _is_bounded_float_box(space):
+        return Box(-1.0, 1.0, space.shape)
     raise UsageError(
-        f"the action space must be a Box of floats with finite bounds, got {space}. "
+        f"the action space must be a Box of floats with finite bounds or a Ball, got {space}. "
         f"{_suggest_algorithm(space)}"
     )
+
+
+def _is_bounded_float_box(space: Space) -> TypeGuard[Box]:
+    return isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded
 
 
 def _suggest_algorithm(space: Space) -> str:
@@ -287,8 +294,8 @@ def check_discrete(space: Space) -> Discrete:
     """
     if isinstance(space, Discrete):
         return space
-    is_bounded_box = isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded
-    remedy = f"Use {'sac, td3 or ppo' if is_bounded_box else 'ppo'}."
+    is_bounded = isinstance(space, Ball) or _is_bounded_float_box(space)
+    remedy = f"Use {'sac, td3 or ppo' if is_bounded else 'ppo'}."
     if isinstance(space, Box) and not space.dtype.startswith("float"):
         remedy = _INTEGER_REMEDY
     raise UsageError(f"the action space must be Discrete, got {space}. {remedy}")

@@ -10,7 +10,7 @@ Categorical and Gaussian densities are implemented here because distreqx 0.0.3 s
 Gaussian.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -94,9 +94,11 @@ class Gaussian(eqx.Module):
     legal: Bool[Array, "*shape"] | None = None
 
     def sample(self, key: PRNGKeyArray) -> jax.Array:
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(
-            key, self.mean.shape, self.mean.dtype
-        )
+        return self.transform_noise(jax.random.normal(key, self.mean.shape, self.mean.dtype))
+
+    def transform_noise(self, noise: jax.Array) -> jax.Array:
+        """Return the raw action mean + std * noise, a sample for standard normal noise."""
+        return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> jax.Array:
         return self.mean
@@ -164,6 +166,10 @@ class SquashedGaussian(eqx.Module):
     def sample(self, key: PRNGKeyArray) -> jax.Array:
         return self.base.sample(key)
 
+    def transform_noise(self, noise: jax.Array) -> jax.Array:
+        """Return the raw action mean + std * noise, a sample for standard normal noise."""
+        return self.base.transform_noise(noise)
+
     def mode(self) -> jax.Array:
         return self.base.mean
 
@@ -224,9 +230,11 @@ class RadiallySquashedGaussian(eqx.Module):
     space: Ball = eqx.field(static=True)
 
     def sample(self, key: PRNGKeyArray) -> jax.Array:
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(
-            key, self.mean.shape, self.mean.dtype
-        )
+        return self.transform_noise(jax.random.normal(key, self.mean.shape, self.mean.dtype))
+
+    def transform_noise(self, noise: jax.Array) -> jax.Array:
+        """Return the raw action mean + std * noise, a sample for standard normal noise."""
+        return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> jax.Array:
         return self.mean
@@ -261,6 +269,10 @@ class RadiallySquashedGaussian(eqx.Module):
         return (
             size * np.log(radius) + _log_tanh_derivative(norm) + (size - 1) * _log_tanh_ratio(norm)
         )
+
+
+SquashedPolicy: TypeAlias = SquashedGaussian | RadiallySquashedGaussian
+"""Policy over bounded actions, whose samples are functions of standard normal noise."""
 
 
 def _safe_sqrt(square: jax.Array) -> jax.Array:
