@@ -18,6 +18,7 @@ import optax
 
 from rollax import tree
 from rollax.algorithm import Algorithm
+from rollax.algorithms.network_checks import check_stochastic_actor_critics
 from rollax.algorithms.off_policy import off_policy
 from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
 from rollax.config import settings_dataclass, static_field, traced_field
@@ -33,7 +34,6 @@ from rollax.networks.critics import (
 from rollax.networks.distributions import SquashedPolicy
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
-from rollax.spaces import normalize_space
 from rollax.types import Carry, Flag, Observation, Parameters, PyTree, State
 
 
@@ -137,7 +137,7 @@ def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) 
     Raises:
         UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
     """
-    normalize_space(environment.action_space)  # raises the error
+    network = check_stochastic_actor_critics("sac", environment, network)
     agent_fns = AgentFns(lambda key, config: init_agent(network(key), config), explore, act, update)
     return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
 

@@ -17,6 +17,7 @@ import optax
 
 from rollax import tree
 from rollax.algorithm import Algorithm
+from rollax.algorithms.network_checks import check_deterministic_actor_critics
 from rollax.algorithms.off_policy import off_policy
 from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
 from rollax.config import settings_dataclass, traced_field
@@ -111,6 +112,7 @@ def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) 
     Raises:
         UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
     """
+    network = check_deterministic_actor_critics("td3", environment, network)
     agent_fns = make_agent_fns(environment, lambda key, config: init_agent(network(key), config))
     return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
 
