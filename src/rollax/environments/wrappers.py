@@ -195,11 +195,10 @@ class FixedOpponents(Wrapper):
         inner, obs, carries = state
         env_key, *keys = jax.random.split(key, 1 + len(self.functions))
         learner_indices = np.asarray(self.learning_agents)
-        actions = (
-            jnp.zeros((self.env.num_agents, *action.shape[1:]), action.dtype)
-            .at[learner_indices]
-            .set(action)
+        zeros = jax.tree.map(
+            lambda x: jnp.zeros((self.env.num_agents, *x.shape[1:]), x.dtype), action
         )
+        actions = _set_rows(zeros, learner_indices, action)
         after_carries = {}
         for (name, algorithm, agents), act_key in zip(self.functions, keys, strict=True):
             opponent_obs = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
@@ -211,9 +210,11 @@ class FixedOpponents(Wrapper):
                 for i, agent in enumerate(agents)
                 if capabilities(self.env).agent_types[agent] == name
             ]
-            actions = actions.at[np.asarray(agents)[acting_positions]].set(
-                opponent_actions[np.asarray(acting_positions)]
+            acting = np.asarray(acting_positions)
+            chosen = jax.tree.map(
+                lambda x, rows=acting_positions: x[np.asarray(rows)], opponent_actions
             )
+            actions = _set_rows(actions, np.asarray(agents)[acting], chosen)
         transition = self.env.step(env_key, inner, actions)
         return Transition(
             state=(transition.state, transition.obs, after_carries),
@@ -452,6 +453,11 @@ class ActionRepeat(Wrapper):
                 | {"previous_reward": jnp.asarray(transition.reward, jnp.float32)}
             )
         return transition._replace(info=transition.info | means)
+
+
+def _set_rows(values: PyTree, rows: np.ndarray, new_values: PyTree) -> Any:
+    """Replace rows of each array of a pytree, `[A, ...]`, by new values `[len(rows), ...]`."""
+    return jax.tree.map(lambda x, y: x.at[rows].set(y), values, new_values)
 
 
 def _part_spaces(space: Space) -> dict[str, Space]:

@@ -11,7 +11,17 @@ import numpy as np
 
 from rollax.environments.image_layouts import arrange_image, image_shape
 from rollax.networks import distributions
-from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space, make_zeros
+from rollax.spaces import (
+    Ball,
+    Box,
+    Dict,
+    Discrete,
+    Grid,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    make_zeros,
+)
 from rollax.types import Observation, Parameters, PyTree, Scalar
 
 Head = Callable[[jax.Array, Observation], PyTree]  # (features, obs) -> output
@@ -169,6 +179,7 @@ def _flatten_value(space: Space, value: jax.Array) -> jax.Array:
         return jax.nn.one_hot(value, space.n)
     if isinstance(space, MultiDiscrete):
         return jnp.concatenate([jax.nn.one_hot(value[i], n) for i, n in enumerate(space.sizes)])
+    assert not isinstance(space, Tuple), "a space of actions"
     # Booleans are converted to 8 bits first. XLA would otherwise convert them to float before the
     # reshape, one element at a time on a CPU.
     flat = value.reshape(-1).astype(jnp.uint8 if value.dtype == bool else value.dtype)
@@ -543,6 +554,35 @@ class GaussianHead(eqx.Module):
     ) -> distributions.Gaussian | distributions.SquashedGaussian:
         mask = obs["action_mask"] if self.is_masked else None
         return make_gaussian(self.layer(features), self.log_std, self.space, self.squash, mask)
+
+
+class JointHead(eqx.Module):
+    """Head with one head for each entry of a `Dict` or `Tuple` action space.
+
+    If the observation has an "action_mask", the head of an entry receives the mask of this entry.
+    """
+
+    heads: dict[str, Head] | tuple[Head, ...]
+
+    def __call__(self, features: jax.Array, obs: Observation) -> distributions.JointDistribution:
+        if isinstance(self.heads, dict):
+            return distributions.JointDistribution(
+                {name: head(features, part_mask(obs, name)) for name, head in self.heads.items()}
+            )
+        return distributions.JointDistribution(
+            tuple(head(features, part_mask(obs, str(i))) for i, head in enumerate(self.heads))
+        )
+
+
+def part_mask(obs: Observation, name: str) -> Observation:
+    """Return an observation that consists of the "action_mask" of one entry of the action, if any.
+
+    Args:
+        obs: Observation.
+        name: Name or index of the entry.
+    """
+    masks = obs.get("action_mask", {}) if isinstance(obs, dict) else {}
+    return {"action_mask": masks[name]} if name in masks else {}
 
 
 class BallHead(eqx.Module):

@@ -16,7 +16,8 @@ algorithm:
 
 - policy: For `Discrete(n)`, logits `[n]`. For `MultiDiscrete`, logits `[k, max n]`. For a `Box` or
   a `Ball`, the mean with the shape of the action. rollax adds a learned standard deviation, one per
-  dimension of a `Box` and one for a `Ball`.
+  dimension of a `Box` and one for a `Ball`. For a `Dict` or a `Tuple`, a dictionary or a tuple of
+  these.
 - value: `[]` or `[1]`.
 - action values: `[n]` for `Discrete(n)`.
 - mean, log_std: Arrays with the shape of the action, before tanh maps them to the bounds. The log

@@ -13,18 +13,29 @@ from rollax import tree
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks import critics, layers
-from rollax.networks.distributions import Distribution, RadiallySquashedGaussian
+from rollax.networks.distributions import (
+    Distribution,
+    JointDistribution,
+    RadiallySquashedGaussian,
+)
 from rollax.networks.interop import output_checks
 from rollax.networks.network import ActorCriticOutput, Network, StepwiseNetwork
 from rollax.spaces import (
     ActionSpace,
     Ball,
     Box,
+    Dict,
     Discrete,
     MultiDiscrete,
+    SimpleActionSpace,
     Space,
+    Tuple,
     check_discrete,
+    join_values,
+    list_parts,
+    list_values,
     make_zeros,
+    map_space,
     normalize_space,
 )
 from rollax.types import Carry, NetworkFn, Observation, Parameters, PyTree
@@ -93,7 +104,7 @@ class AdaptedNetwork(eqx.Module):
     Attributes:
         parameters: Pytree of float arrays.
         log_std: Log standard deviation with the shape of the action for a `Box`, or `[]` for a
-            `Ball`. `()` for all other spaces.
+            `Ball`. `()` for discrete actions. A dictionary or tuple for a `Dict` or `Tuple`.
         functions: Functions of the network.
         action_space: Action space of the environment.
         squash: Whether tanh maps actions to their bounds.
@@ -117,14 +128,9 @@ class AdaptedNetwork(eqx.Module):
         policy, value = output
         return carry, ActorCriticOutput(self._make_distribution(policy, obs), to_scalar(value))
 
-    def _make_distribution(self, policy: jax.Array, obs: Observation) -> Distribution:
-        policy, space = jnp.asarray(policy, jnp.float32), self.action_space
+    def _make_distribution(self, policy: PyTree, obs: Observation) -> Distribution:
         mask = obs["action_mask"] if isinstance(obs, dict) and "action_mask" in obs else None
-        if isinstance(space, Box):
-            return layers.make_gaussian(policy, self.log_std, space, self.squash, mask)
-        if isinstance(space, Ball):
-            return RadiallySquashedGaussian(policy.reshape(space.shape), self.log_std, space)
-        return layers.make_categorical(policy, space, mask)
+        return make_distribution(self.action_space, policy, self.log_std, self.squash, mask)
 
 
 class AdaptedActorCritic(eqx.Module):
@@ -162,6 +168,43 @@ class AdaptedQNetwork(eqx.Module):
     def __call__(self, carry: Carry, obs: Observation) -> tuple[Any, jax.Array]:
         carry, values = self.functions.apply(self.parameters, carry, obs)
         return carry, to_float32(values)
+
+
+def make_distribution(
+    space: Space, policy: PyTree, log_std: PyTree, squash: bool, mask: PyTree
+) -> Distribution:
+    """Return the distribution over the actions of a space.
+
+    Args:
+        space: Action space.
+        policy: Logits or mean. A dictionary or tuple for a `Dict` or `Tuple` space.
+        log_std: Log standard deviation with the same structure, `()` for discrete actions.
+        squash: Whether tanh maps actions to their bounds.
+        mask: Mask of legal actions with the same structure, or None.
+    """
+    if isinstance(space, Dict | Tuple):
+        policies, log_stds = list_values(space, policy), list_values(space, log_std)
+        masks = {} if mask is None else mask
+        parts = {
+            name: make_distribution(part, policies[name], log_stds[name], squash, masks.get(name))
+            for name, part in list_parts(space).items()
+        }
+        return JointDistribution(join_values(space, parts))
+    policy = jnp.asarray(policy, jnp.float32)
+    if isinstance(space, Box):
+        return layers.make_gaussian(policy, log_std, space, squash, mask)
+    if isinstance(space, Ball):
+        return RadiallySquashedGaussian(policy.reshape(space.shape), log_std, space)
+    assert isinstance(space, Discrete | MultiDiscrete), "_check_action_space rejects other spaces"
+    return layers.make_categorical(policy, space, mask)
+
+
+def _init_log_std(space: SimpleActionSpace, initial_std: float) -> Any:
+    """Return the initial log standard deviation: one per dimension of a box, or one for a ball."""
+    if isinstance(space, Discrete | MultiDiscrete):
+        return ()
+    shape = space.shape if isinstance(space, Box) else ()
+    return jnp.full(shape, math.log(initial_std), jnp.float32)
 
 
 def to_float32(values: PyTree, *inputs: PyTree) -> jax.Array:
@@ -236,12 +279,8 @@ def _make_actor_critic(
             expected = "(carry, (policy, value))" if has_memory else "(policy, value)"
             output, value = output_checks.check_pair(actor.name, output, expected)
             output_checks.check_value(actor.name, value)
-        shapes = output_checks.policy_shapes(space)
-        output_checks.check_shape(actor.name, "policy output", output, shapes, f" for {space}")
-        # A ball has one standard deviation for all directions.
-        shape = {Box: space.shape, Ball: ()}.get(type(space))
-        initial_log_std = math.log(options.initial_std)
-        log_std = () if shape is None else jnp.full(shape, initial_log_std, jnp.float32)
+        output_checks.check_policy(actor.name, output, space)
+        log_std = map_space(lambda part: _init_log_std(part, options.initial_std), space)
         return StepwiseNetwork(
             AdaptedNetwork(parameters, log_std, functions, space, options.squash, critic is None)
         )
@@ -298,8 +337,7 @@ def _make_deterministic_actor(
         return critics.squash_action(to_float32(mean), space, obs)
 
     def check(output: PyTree) -> None:
-        shapes = output_checks.policy_shapes(space)
-        output_checks.check_shape(actor.name, "policy output", output, shapes, f" for {space}")
+        output_checks.check_policy(actor.name, output, space)
 
     return _make_actor_critics(actor, critic, environment, options, convert, check)
 
@@ -440,13 +478,17 @@ def _abstract_output(
 
 
 def _check_action_space(space: Space, squash: bool) -> None:
+    if isinstance(space, Dict | Tuple):
+        for part in list_parts(space).values():
+            _check_action_space(part, squash)
+        return
     if not (
         isinstance(space, Ball | Discrete | MultiDiscrete)
         or (isinstance(space, Box) and space.dtype.startswith("float"))
     ):
         raise UsageError(
-            "The action space must be Discrete, MultiDiscrete, a Ball or a Box of floats, got "
-            f"{space}."
+            "The action space must be Discrete, MultiDiscrete, a Ball, a Box of floats, or a Dict "
+            f"or Tuple of these, got {space}."
         )
     if squash and not (isinstance(space, Box) and space.is_bounded):
         raise UsageError(

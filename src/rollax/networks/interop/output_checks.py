@@ -9,7 +9,18 @@ import jax
 
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError, describe_error
-from rollax.spaces import ActionSpace, Discrete, MultiDiscrete, make_zeros
+from rollax.spaces import (
+    Dict,
+    Discrete,
+    Grid,
+    MultiDiscrete,
+    SimpleActionSpace,
+    Space,
+    Tuple,
+    list_parts,
+    list_values,
+    make_zeros,
+)
 from rollax.types import PyTree
 
 _NETWORK_LIBRARIES = ("equinox", "flax")
@@ -101,7 +112,33 @@ def check_value(name: str, value: PyTree) -> None:
     check_shape(name, "value", value, ((), (1,)))
 
 
-def policy_shapes(space: ActionSpace) -> tuple[tuple[int, ...], ...]:
+def check_policy(name: str, output: PyTree, space: Space, label: str = "policy output") -> None:
+    """Raise UsageError if the output for a policy does not fit the action space.
+
+    Args:
+        name: Name of the module in the error message.
+        output: Output of the module. A dictionary or tuple for a `Dict` or `Tuple` space.
+        space: Action space.
+        label: Name of the output in the error message.
+    """
+    if not isinstance(space, Dict | Tuple):
+        assert not isinstance(space, Grid), "a space of observations"
+        return check_shape(name, label, output, policy_shapes(space), f" for {space}")
+    parts = list_parts(space)
+    if isinstance(space, Dict):
+        expected = f"a dictionary with the keys {', '.join(map(repr, parts))}"
+        is_fitting = isinstance(output, dict) and set(output) == set(parts)
+    else:
+        expected = f"a tuple of {len(parts)} outputs"
+        is_fitting = isinstance(output, tuple | list) and len(output) == len(parts)
+    if not is_fitting:
+        raise UsageError(f"{name} does not fit: the {label} must be {expected}, got {output}.")
+    for key, value in list_values(space, output).items():
+        check_policy(name, value, parts[key], f"{label} [{key!r}]")
+    return None
+
+
+def policy_shapes(space: SimpleActionSpace) -> tuple[tuple[int, ...], ...]:
     """Return the accepted shapes of the output for a policy over a space."""
     if isinstance(space, Discrete):
         return ((space.n,),)
