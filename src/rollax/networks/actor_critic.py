@@ -102,6 +102,9 @@ class NetworkConfig:
     """Map continuous actions to their bounds by tanh instead of clipping."""
     initial_std: float = 1.0
     """Initial standard deviation of continuous actions, before squashing."""
+    std: layers.StdKind = "shared"
+    """Standard deviation of continuous actions: learned and equal in all states ("shared"), a
+    function of the state ("state"), or constant ("fixed")."""
     agent_id: bool = False
     """Append the index of the agent to observations in multi-agent environments."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -148,10 +151,10 @@ def _make_head(
         return layers.CategoricalHead(inputs, space, is_masked, key=key)
     if isinstance(space, Box) and space.dtype.startswith("float"):
         return layers.GaussianHead(
-            inputs, space, config.squash, config.initial_std, is_masked, key=key
+            inputs, space, config.squash, config.initial_std, is_masked, config.std, key=key
         )
     if isinstance(space, Ball):
-        return layers.BallHead(inputs, space, config.initial_std, key=key)
+        return layers.BallHead(inputs, space, config.initial_std, config.std, key=key)
     raise ValueError(
         "The action space must be Discrete, MultiDiscrete, Ball, a Box of floats, or a Dict or "
         f"Tuple of these, got {space}. Wrap the environment."

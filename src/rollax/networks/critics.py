@@ -13,14 +13,9 @@ import jax.numpy as jnp
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import distributions, layers
-from rollax.networks.layers import MLP, Linear
+from rollax.networks.layers import MAX_LOG_STD, MIN_LOG_STD, MLP, Linear
 from rollax.spaces import Ball, Box, Dict, Space, make_zeros, normalize_space
 from rollax.types import Observation
-
-# Bounds of the log standard deviation, as in pytorch_sac (Yarats and Kostrikov 2020) and CleanRL.
-# Haarnoja et al. 2018 use -20 ... 2 in their code.
-MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
-
 
 # Critic of one sample: (obs, action) -> Q.
 CriticFn = Callable[[Observation, jax.Array], jax.Array]
