@@ -15,7 +15,16 @@ from rollax.environments.capabilities import capabilities
 from rollax.environments.environment import SpaceConversion
 from rollax.environments.wrappers import AgentId, add_agent_id
 from rollax.errors import UsageError
-from rollax.spaces import ActionSpace, Dict, Discrete, Grid, Space, make_zeros
+from rollax.spaces import (
+    Dict,
+    Discrete,
+    Grid,
+    SimpleActionSpace,
+    Space,
+    Tuple,
+    cast_value,
+    make_zeros,
+)
 from rollax.types import PyTree
 
 if TYPE_CHECKING:
@@ -66,8 +75,9 @@ def predict(
         greedy: Whether to take the most likely action instead of sampling.
 
     Returns:
-        The action as a NumPy array, `[B, ...]` for a batch. For a policy trained in a simulator on
-        the host, such as gymnasium, the action in the format that the simulator's `step` accepts.
+        The action as a NumPy array, or a dictionary or tuple of arrays, `[B, ...]` for a batch. For
+        a policy trained in a simulator on the host, such as gymnasium, the action in the format
+        that the simulator's `step` accepts.
 
     Raises:
         UsageError: If `obs` or `begins` is invalid.
@@ -96,9 +106,10 @@ def predict(
         policy.state, batch.obs, memory.carry, is_begin, np.uint32(memory.num_predictions)
     )
     memory.num_predictions += 1
-    action = jax.device_get(action)
     # Convert 0-dimensional arrays to scalars: some simulators use actions as dictionary keys.
-    action = action[()] if isinstance(action, np.ndarray) else action
+    action = jax.tree.map(
+        lambda x: x[()] if isinstance(x, np.ndarray) else x, jax.device_get(action)
+    )
     return action if translation is None else translation.action(action)
 
 
@@ -163,14 +174,14 @@ def compile_act(policy: "rollax.policy.Policy", is_batch: bool, greedy: bool) ->
         the random key.
     """
     algorithm, seed = policy.algorithm, int(policy.spec.members()[policy.member or 0]["seed"])
-    dtype = policy.environment.action_space.dtype
+    space = policy.environment.action_space
 
     def act_once(
         state: PyTree, obs: PyTree, carry: PyTree, begins: jax.Array, key: jax.Array
     ) -> tuple[PyTree, PyTree]:
         carry = tree.where(begins, algorithm.initial_carry(state), carry)
         action, carry = algorithm.act(state, obs, carry, key, greedy)
-        return jnp.asarray(action, dtype), carry
+        return cast_value(space, action), carry
 
     def act(
         state: PyTree, obs: PyTree, carry: PyTree, begins: jax.Array, number: jax.Array
@@ -235,6 +246,7 @@ def validate_observation(space: Space, agents: tuple[int, ...], obs: PyTree) -> 
     Raises:
         UsageError: If the observation differs from the space in dictionary keys, shapes or dtypes.
     """
+    assert not isinstance(space, Tuple), "a space of actions"
     if not isinstance(space, Dict):
         value = _convert_array("observation", space, obs)
         size = _find_batch_size("observation", (*agents, *space.shape), value)
@@ -269,7 +281,7 @@ def validate_observation(space: Space, agents: tuple[int, ...], obs: PyTree) -> 
     return ObservationBatch(values, size)
 
 
-def _convert_array(name: str, space: ActionSpace | Grid, value: object) -> np.ndarray:
+def _convert_array(name: str, space: SimpleActionSpace | Grid, value: object) -> np.ndarray:
     """Convert a value to an array with the dtype of the space, or raise UsageError."""
     try:
         array = np.asarray(value)

@@ -5,8 +5,8 @@ Spaces are hashable and a static part of the compiled program.
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -192,11 +192,15 @@ class Grid:
 class Dict:
     """Dictionaries of values, such as `Dict({"position": Box(...), "action_mask": Box(...)})`.
 
-    The entry "action_mask" marks legal actions and is not an input of encoders. It is a boolean
-    array of shape `[n]` for `Discrete(n)`, or `[len(sizes), max(sizes)]` for
-    `MultiDiscrete(sizes)`. For a `Box`, it has the shape of an action and marks the elements that
-    the environment uses. Policies set unused elements to 0. With `sac` and `td3`, unused elements
-    are at the center of their bounds.
+    The entries of an action space are chosen independently, for example
+    `Dict({"kind": Discrete(3), "power": Box(0, 1, (1,))})`.
+
+    In an observation space, the entry "action_mask" marks legal actions and is not an input of
+    encoders. It is a boolean array of shape `[n]` for `Discrete(n)`, or `[len(sizes), max(sizes)]`
+    for `MultiDiscrete(sizes)`. For a `Box`, it has the shape of an action and marks the elements
+    that the environment uses. Policies set unused elements to 0. With `sac` and `td3`, unused
+    elements are at the center of their bounds. For a `Dict` or a `Tuple` of actions, it is a `Dict`
+    with the masks of some or all entries, keyed by their name or index, such as "0".
     """
 
     items: tuple[tuple[str, "Space"], ...]
@@ -216,15 +220,88 @@ class Dict:
         return jnp.all(jnp.stack([space.contains(value[name]) for name, space in self.items]))
 
 
-ActionSpace = Ball | Box | Discrete | MultiDiscrete
-Space = ActionSpace | Grid | Dict
+@dataclasses.dataclass(frozen=True)
+class Tuple:
+    """Tuples of actions that are chosen independently, such as `Tuple((Discrete(3), Box(...)))`."""
+
+    parts: tuple["Space", ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
+
+    def sample(self, key: jax.Array) -> tuple[Any, ...]:
+        keys = jax.random.split(key, len(self.parts))
+        return tuple(part.sample(k) for part, k in zip(self.parts, keys, strict=True))
+
+    def contains(self, value: tuple[Any, ...]) -> jax.Array:
+        parts = zip(self.parts, value, strict=True)
+        return jnp.all(jnp.stack([part.contains(x) for part, x in parts]))
+
+
+SimpleActionSpace = Ball | Box | Discrete | MultiDiscrete
+ActionSpace = SimpleActionSpace | Dict | Tuple
+Space = ActionSpace | Grid
+
+
+def map_space(function: Callable[..., Any], space: Space, *values: Any) -> Any:
+    """Apply a function to each array of a space, and return the results with its structure.
+
+    Args:
+        function: Function of the space of an array and the corresponding part of each value.
+        space: A space, which may consist of nested `Dict` and `Tuple` spaces.
+        values: Values with the structure of the space.
+
+    Returns:
+        Dictionaries for `Dict` spaces, tuples for `Tuple` spaces, and otherwise the result.
+    """
+    if isinstance(space, Dict):
+        return {
+            name: map_space(function, part, *(value[name] for value in values))
+            for name, part in space.items
+        }
+    if isinstance(space, Tuple):
+        return tuple(
+            map_space(function, part, *(value[index] for value in values))
+            for index, part in enumerate(space.parts)
+        )
+    return function(space, *values)
+
+
+def list_parts(space: Space) -> dict[str, Space]:
+    """Return the spaces of the entries of a `Dict` or a `Tuple`, keyed by name or index ("0")."""
+    if isinstance(space, Tuple):
+        return {str(index): part for index, part in enumerate(space.parts)}
+    return space.spaces if isinstance(space, Dict) else {}
+
+
+def list_values(space: Dict | Tuple, value: Any) -> dict[str, Any]:
+    """Return the entries of a value of a `Dict` or a `Tuple`, keyed as in `list_parts`."""
+    return (
+        dict(value) if isinstance(space, Dict) else dict(zip(list_parts(space), value, strict=True))
+    )
+
+
+def join_values(space: Dict | Tuple, values: Mapping[str, Any]) -> Any:
+    """Return the value of a `Dict` or a `Tuple` with the given entries. Inverts `list_values`."""
+    return dict(values) if isinstance(space, Dict) else tuple(values.values())
+
+
+def flatten_space(space: Space, name: str) -> dict[str, Space]:
+    """Return the space of each array of a value, keyed by `name` and nested keys joined by "/"."""
+    if not isinstance(space, Dict | Tuple):
+        return {name: space}
+    parts = [flatten_space(part, f"{name}/{key}") for key, part in list_parts(space).items()]
+    return {key: part for entries in parts for key, part in entries.items()}
 
 
 def make_zeros(space: Space) -> Any:
     """Return a value of the space that is all zeros."""
-    if isinstance(space, Dict):
-        return {name: make_zeros(part) for name, part in space.items}
-    return jnp.zeros(space.shape, space.dtype)
+    return map_space(lambda part: jnp.zeros(part.shape, part.dtype), space)
+
+
+def cast_value(space: Space, value: Any) -> Any:
+    """Return a value of the space as arrays with the dtypes of the space."""
+    return map_space(lambda part, x: jnp.asarray(x, part.dtype), space, value)
 
 
 def describe_space(space: Space) -> str:
@@ -239,6 +316,8 @@ def describe_space(space: Space) -> str:
                 f"{', '.join(f'{name}: {describe_space(part)}' for name, part in space.items)}"
                 ")"
             )
+        case Tuple():
+            return f"Tuple({', '.join(map(describe_space, space.parts))})"
         case Discrete():
             return f"Discrete({space.n})"
         case MultiDiscrete():
@@ -251,23 +330,30 @@ def describe_space(space: Space) -> str:
 
 def flat_size(space: Space) -> int:
     """Return the number of elements of a flattened value of the space."""
-    if isinstance(space, Dict):
-        return sum(flat_size(part) for _, part in space.items)
+    if isinstance(space, Dict | Tuple):
+        return sum(flat_size(part) for part in list_parts(space).values())
     return math.prod(space.shape)
 
 
-def check_bounded_box(space: Space) -> Box:
-    """Return the action space if it is a `Box` of floats with finite bounds.
+def normalize_space(space: Space) -> Box | Ball:
+    """Return the space of normalized actions: a `Box` with bounds -1 and 1, or the unit `Ball`.
 
     Raises:
-        UsageError: If the space is not such a `Box`. The message suggests an algorithm.
+        UsageError: If the space is neither a `Ball` nor a `Box` of floats with finite bounds. The
+            message suggests an algorithm.
     """
-    if isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded:
-        return space
+    if isinstance(space, Ball):
+        return Ball(space.size)
+    if _is_bounded_float_box(space):
+        return Box(-1.0, 1.0, space.shape)
     raise UsageError(
-        f"the action space must be a Box of floats with finite bounds, got {space}. "
+        f"the action space must be a Box of floats with finite bounds or a Ball, got {space}. "
         f"{_suggest_algorithm(space)}"
     )
+
+
+def _is_bounded_float_box(space: Space) -> TypeGuard[Box]:
+    return isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded
 
 
 def _suggest_algorithm(space: Space) -> str:
@@ -287,8 +373,8 @@ def check_discrete(space: Space) -> Discrete:
     """
     if isinstance(space, Discrete):
         return space
-    is_bounded_box = isinstance(space, Box) and space.dtype.startswith("float") and space.is_bounded
-    remedy = f"Use {'sac, td3 or ppo' if is_bounded_box else 'ppo'}."
+    is_bounded = isinstance(space, Ball) or _is_bounded_float_box(space)
+    remedy = f"Use {'sac, td3 or ppo' if is_bounded else 'ppo'}."
     if isinstance(space, Box) and not space.dtype.startswith("float"):
         remedy = _INTEGER_REMEDY
     raise UsageError(f"the action space must be Discrete, got {space}. {remedy}")

@@ -246,6 +246,22 @@ def test_density_of_a_ball_is_that_of_the_action(size: int, scale: float) -> Non
     )
 
 
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 0.5), (0.6, 0.4)])
+def test_density_on_a_disc_integrates_to_one(mean: float, std: float) -> None:
+    """A sum over a polar grid of the actions, whose samples before squashing are recomputed."""
+    policy = ball(2, mean, std)
+    norms = (np.arange(400) + 0.5) / 400
+    angles = 2 * np.pi * np.arange(64) / 64
+    norm, angle = (a.ravel() for a in np.meshgrid(norms, angles, indexing="ij"))
+    directions = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    draws = jnp.asarray(np.arctanh(norm)[:, None] * directions, jnp.float32)
+    actions = jax.vmap(policy.action)(draws)
+    np.testing.assert_allclose(actions, 2.0 * norm[:, None] * directions, atol=1e-5)
+    density = np.exp(np.asarray(jax.vmap(policy.log_prob)(draws), np.float64))
+    areas = (2.0 / 400) * (2.0 * norm) * (2 * np.pi / 64)
+    assert np.sum(density * areas) == pytest.approx(1.0, abs=2e-3)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.5, 0.3), (2.0, 1.6)])
 def test_entropy_of_a_ball_against_a_sum_over_the_disc(size: int, mean: float, std: float) -> None:

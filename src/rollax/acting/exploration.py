@@ -8,7 +8,7 @@ import numpy as np
 
 from rollax.networks.critics import masked_action
 from rollax.networks.q_networks import mask_illegal_values
-from rollax.spaces import ActionSpace, Box, check_discrete
+from rollax.spaces import ActionSpace, Ball, Box, check_discrete
 from rollax.types import Carry, Observation, Scalar
 
 
@@ -70,7 +70,9 @@ def init_exploration(
     Returns:
         The exploration state, with noise from its stationary distribution N(0, 1).
     """
-    noise = jax.random.normal(key, (*shape, *space.shape)) if isinstance(space, Box) else None
+    noise = (
+        jax.random.normal(key, (*shape, *space.shape)) if isinstance(space, Box | Ball) else None
+    )
     return ExplorationState(noise, jnp.zeros(shape, jnp.int32), memory)
 
 
@@ -98,22 +100,35 @@ def random_action(
 ) -> jax.Array:
     """Return a uniform random action.
 
-    Discrete actions are legal. Actions in a box are normalized to [-1, 1].
+    Discrete actions are legal. Actions in a box or a ball are normalized.
 
     Args:
         space: Action space.
         obs: Observation, which may contain an action mask.
-        noise: Standard normal noise that determines the action in a box, or None for discrete
-            actions.
+        noise: Standard normal noise that determines the action in a box or a ball, or None for
+            discrete actions.
         key: Random key for discrete actions.
 
     Returns:
         The action.
     """
+    if noise is not None and isinstance(space, Ball):
+        return _uniform_in_ball(noise)
     if noise is not None:
         return masked_action(jax.scipy.special.erf(noise / jnp.sqrt(2.0)), obs)  # 2 Phi(z) - 1
     logits = mask_illegal_values(jnp.zeros(check_discrete(space).n), obs)
     return jax.random.categorical(key, logits).astype(space.dtype)
+
+
+def _uniform_in_ball(noise: jax.Array) -> jax.Array:
+    """Transform standard normal noise `[d]` to a uniform sample of the unit ball.
+
+    The direction is that of the noise. The d-th power of the norm of the sample is the distribution
+    function of |noise|^2, a chi-square variable with d degrees of freedom.
+    """
+    square = jnp.sum(noise**2)
+    norm = jax.scipy.special.gammainc(noise.size / 2, square / 2) ** (1 / noise.size)
+    return noise * norm * jax.lax.rsqrt(jnp.maximum(square, 1e-12))
 
 
 def example_action(space: ActionSpace) -> jax.Array:
@@ -122,7 +137,14 @@ def example_action(space: ActionSpace) -> jax.Array:
 
 
 def denormalize_action(space: ActionSpace, action: jax.Array) -> jax.Array:
-    """Scale an action from [-1, 1] to the bounds of a box. Discrete actions are unchanged."""
+    """Scale a normalized action to a box or a ball. Discrete actions are unchanged.
+
+    Args:
+        space: Action space.
+        action: Action in [-1, 1] for a `Box`, or in the unit ball for a `Ball`.
+    """
+    if isinstance(space, Ball):
+        return space.radius * action
     if not isinstance(space, Box):
         return action
     low, high = np.broadcast_to(space.low, space.shape), np.broadcast_to(space.high, space.shape)

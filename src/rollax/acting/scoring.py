@@ -282,7 +282,7 @@ def compute_actions(
 
     Returns:
         The action scaled to the bounds of the action space, and the action that the policy returned
-        (in [-1, 1] for a `Box`).
+        (normalized for a `Box` or a `Ball`).
     """
 
     def one(obs: Observation) -> tuple[Any, Any]:

@@ -297,7 +297,7 @@ def make_dcrl_emitter(environment: Environment, config: DCRLMEConfig, archive: A
             state.has_targets, observed.at[: state.target.shape[0]].set(state.target), observed
         )
         memory = DescriptorPair(observed, target)
-        learner = update_learner(config, buffer, state.learner, evaluated, memory, key)
+        learner = update_learner(environment, config, buffer, state.learner, evaluated, memory, key)
         return state._replace(learner=learner)
 
     return Emitter(

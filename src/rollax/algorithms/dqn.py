@@ -17,6 +17,7 @@ import optax
 
 from rollax.acting.exploration import epsilon_schedule
 from rollax.algorithm import Algorithm, Metrics
+from rollax.algorithms.network_checks import check_q_network
 from rollax.algorithms.off_policy import OffPolicyState, off_policy
 from rollax.algorithms.replay_updates import AgentFns
 from rollax.config import settings_dataclass, static_field, traced_field
@@ -139,6 +140,7 @@ def dqn(environment: Environment, network: Callable[[jax.Array], QNetwork]) -> A
         UsageError: If the actions are not `Discrete`.
     """
     check_discrete(environment.action_space)
+    network = check_q_network("dqn", environment, network)
     agent_fns = AgentFns(lambda key, config: init_agent(network(key), config), explore, act, update)
     algorithm = off_policy(
         environment,

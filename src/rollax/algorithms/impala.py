@@ -24,6 +24,7 @@ from rollax import tree
 from rollax.acting import parameter_sharing
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
+from rollax.algorithms.network_checks import check_actor_critic
 from rollax.algorithms.on_policy import LearnResult, RolloutEnd, finish_update, fit, on_policy
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
@@ -231,6 +232,7 @@ def impala(environment: Environment, network: Callable[[jax.Array], Network]) ->
     Returns:
         The algorithm. Its `init` raises a `ValueError` if a rollout cannot be divided evenly.
     """
+    network = check_actor_critic("impala", environment, network)
     return on_policy(environment, network, learn, make_layout=make_minibatch_layout)
 
 

@@ -1,7 +1,17 @@
-"""Compatibility checks of the settings of an algorithm with the settings of its network."""
+"""Checks of the settings of an algorithm with those of its network, and of network outputs."""
 
-from rollax.errors import UsageError
-from rollax.types import Settings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from rollax.environments.environment import Environment
+from rollax.errors import UsageError, describe_error
+from rollax.networks.critics import ActorCritics
+from rollax.networks.interop.output_checks import check_shape
+from rollax.networks.network import Network
+from rollax.spaces import check_discrete, make_zeros, normalize_space
+from rollax.types import NetworkFn, Observation, Settings
 
 
 def accept_any_settings(config: Settings, network: Settings) -> None:
@@ -29,3 +39,129 @@ def check_actor_critic_settings(config: Settings, network: Settings) -> None:
             f"network.shared uses one optimizer for actor and critic, so config.{given[0]} "
             f"({getattr(config, given[0])}) has no effect. Remove one of the two."
         )
+
+
+def check_actor_critic(
+    algorithm: str, environment: Environment, make_network: NetworkFn
+) -> NetworkFn:
+    """Return a network function that checks policy and value, `(carry, obs) -> (carry, output)`.
+
+    Like all functions of this module that check outputs, it raises a UsageError with the network,
+    the output that was found, and the output that the algorithm needs. Nothing is compiled.
+
+    Args:
+        algorithm: Name of the algorithm in error messages.
+        environment: Environment with the spaces.
+        make_network: Function from a random key to a network.
+    """
+
+    def check(network: Network) -> None:
+        def apply(network: Network, obs: Observation) -> Any:
+            output = network(network.initial_carry(), obs)[1]
+            return output.policy, output.value
+
+        _, value = jax.eval_shape(apply, network, make_zeros(environment.observation_space))
+        check_shape(type(network).__name__, "value", value, ((),))
+
+    return _add_check(algorithm, "an ActorCriticOutput", make_network, check)
+
+
+def check_q_network(algorithm: str, environment: Environment, make_network: NetworkFn) -> NetworkFn:
+    """Return a network function that checks action values, `obs -> [n]`."""
+
+    def check(network: Callable[[Observation], jax.Array]) -> None:
+        values = jax.eval_shape(
+            lambda network, obs: network(obs), network, make_zeros(environment.observation_space)
+        )
+        _check_action_values(network, values, environment)
+
+    return _add_check(algorithm, "action values", make_network, check)
+
+
+def check_recurrent_q_network(
+    algorithm: str, environment: Environment, make_network: NetworkFn
+) -> NetworkFn:
+    """Return a network function that checks action values, `(carry, obs) -> (carry, [n])`."""
+
+    def check(network: Network) -> None:
+        def apply(network: Network, obs: Observation) -> Any:
+            return network(network.initial_carry(), obs)[1]
+
+        values = jax.eval_shape(apply, network, make_zeros(environment.observation_space))
+        _check_action_values(network, values, environment)
+
+    return _add_check(algorithm, "a carry and action values", make_network, check)
+
+
+def check_deterministic_actor_critics(
+    algorithm: str, environment: Environment, make_network: NetworkFn
+) -> NetworkFn:
+    """Return a network function that checks a policy `obs -> action`, and critics."""
+
+    def act(actor: Callable[[Observation], Any], obs: Observation, noise: jax.Array) -> Any:
+        return actor(obs)
+
+    return _check_actor_critics(algorithm, "an action", environment, make_network, act)
+
+
+def check_stochastic_actor_critics(
+    algorithm: str, environment: Environment, make_network: NetworkFn
+) -> NetworkFn:
+    """Return a network function that checks a policy `obs -> distribution`, and critics."""
+
+    def act(actor: Callable[[Observation], Any], obs: Observation, noise: jax.Array) -> Any:
+        policy = actor(obs)
+        return policy.action(policy.transform_noise(noise))
+
+    return _check_actor_critics(
+        algorithm, "a squashed normal distribution", environment, make_network, act
+    )
+
+
+def _check_actor_critics(
+    algorithm: str,
+    output: str,
+    environment: Environment,
+    make_network: NetworkFn,
+    act: Callable[..., Any],
+) -> NetworkFn:
+    space = normalize_space(environment.action_space)
+
+    def check(network: ActorCritics) -> None:
+        obs, action = make_zeros(environment.observation_space), make_zeros(space)
+        found = jax.eval_shape(act, network.actor, obs, action)
+        check_shape(type(network.actor).__name__, "action", found, (space.shape,), f" for {space}")
+        for critic in network.critic:
+            value = jax.eval_shape(lambda critic, *x: critic(*x), critic, obs, action)
+            check_shape(type(critic).__name__, "value of an action", value, ((),))
+
+    return _add_check(algorithm, output, make_network, check)
+
+
+def _check_action_values(network: object, values: Any, environment: Environment) -> None:
+    space = check_discrete(environment.action_space)
+    name = type(network).__name__
+    check_shape(name, "array of action values", values, ((space.n,),), f" for {space}")
+
+
+def _add_check(
+    algorithm: str, output: str, make_network: NetworkFn, check: Callable[[Any], None]
+) -> NetworkFn:
+    """Return a network function that calls `check` with every network."""
+
+    def make(key: jax.Array) -> Any:
+        network = make_network(key)
+        try:
+            check(network)
+        except UsageError:
+            raise
+        except Exception as error:  # A custom network may raise any error.
+            first = describe_error(error).split("\n")[0].rstrip(".")
+            raise UsageError(
+                f"A network of {algorithm} must return {output}, but {type(network).__name__} "
+                f"fails with {first}. Build it with an adapter of rollax.networks.interop and "
+                f"algorithm={algorithm!r}."
+            ) from error
+        return network
+
+    return make

@@ -102,7 +102,7 @@ def make_pga_emitter(environment: Environment, config: PGAMEConfig, archive: Arc
     def tell(
         state: LearnerState, archive_state: State, evaluated: EvaluatedBatch, key: jax.Array
     ) -> LearnerState:
-        return update_learner(config, buffer, state, evaluated, (), key)
+        return update_learner(environment, config, buffer, state, evaluated, (), key)
 
     return Emitter(init, ask, tell, lambda state: {"critic_loss": state.loss})
 

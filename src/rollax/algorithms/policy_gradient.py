@@ -19,7 +19,7 @@ from rollax.algorithm import Algorithm
 from rollax.algorithms import td3
 from rollax.algorithms.descriptor_cells import make_cells_archive
 from rollax.algorithms.quality_diversity import QDConfig, quality_diversity
-from rollax.algorithms.replay_updates import AgentFns, example_step, update_from_replay
+from rollax.algorithms.replay_updates import example_step, update_from_replay
 from rollax.archives.archive import Archive
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.emitters.emitter import Emitter, EvaluatedBatch
@@ -181,6 +181,7 @@ def init_learner(
 
 
 def update_learner(
+    environment: Environment,
     config: PolicyGradientConfig,
     buffer: ReplayBuffer,
     state: LearnerState,
@@ -195,6 +196,7 @@ def update_learner(
     of all policies, and so on. Policies with a non-finite fitness or descriptor are omitted.
 
     Args:
+        environment: Environment to train in.
         config: Settings of the algorithm.
         buffer: Replay buffer, which is used with one stream.
         state: Learner before the batch.
@@ -205,9 +207,7 @@ def update_learner(
     Returns:
         The updated learner.
     """
-    fns = AgentFns(
-        init=lambda key, config: None, explore=td3.explore, act=td3.act, update=td3.update
-    )
+    fns = td3.make_agent_fns(environment, lambda key, config: state.agent)
     steps, mask = evaluated.experience
     finite = jnp.isfinite(evaluated.solutions.fitness) & jnp.all(
         jnp.isfinite(evaluated.solutions.descriptor), axis=-1

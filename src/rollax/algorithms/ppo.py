@@ -21,6 +21,7 @@ from rollax import tree
 from rollax.acting import parameter_sharing
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
+from rollax.algorithms.network_checks import check_actor_critic
 from rollax.algorithms.on_policy import (
     LearnResult,
     RolloutEnd,
@@ -202,6 +203,7 @@ def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
     Returns:
         The algorithm. Its `init` raises a `ValueError` if a rollout cannot be divided evenly.
     """
+    network = check_actor_critic("ppo", environment, network)
     return on_policy(environment, network, learn, make_layout=make_minibatch_layout)
 
 

@@ -21,6 +21,7 @@ from rollax.acting import parameter_sharing
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
 from rollax.algorithms import ppo
+from rollax.algorithms.network_checks import check_actor_critic
 from rollax.algorithms.on_policy import (
     LearnResult,
     OnPolicyState,
@@ -95,6 +96,7 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
     Returns:
         The algorithm. Its `init` raises a `ValueError` if a rollout cannot be divided evenly.
     """
+    network = check_actor_critic("ppo_rnd", environment, network)
     algorithm = on_policy(environment, network, learn, make_layout=make_minibatch_layout)
 
     def add_novelty(train: TrainState, novelty: NoveltyState) -> tuple[NoveltyTrainState]:

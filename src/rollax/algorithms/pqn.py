@@ -21,6 +21,7 @@ from rollax.acting import parameter_sharing
 from rollax.acting.exploration import epsilon_schedule
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
+from rollax.algorithms.network_checks import check_recurrent_q_network
 from rollax.algorithms.on_policy import (
     LearnResult,
     RolloutEnd,
@@ -170,7 +171,7 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
     check_discrete(environment.action_space)
     return on_policy(
         environment,
-        network,
+        check_recurrent_q_network("pqn", environment, network),
         learn,
         make_optimizers=make_optimizers,
         make_train=train_state.init_train_state,

@@ -3,7 +3,8 @@
 Haarnoja et al. 2018, arXiv:1801.01290, in the variant of arXiv:1812.05905, algorithm 1. This
 variant has two critics, a learned temperature and no value network. The policy is a normal
 distribution squashed to [-1, 1] by tanh, and actions are scaled to the bounds of the environment.
-Densities refer to [-1, 1]. Deviations: Gradients may be clipped, rewards may be scaled, and the
+Densities refer to [-1, 1]. For a `Ball`, tanh squashes the norm, and densities refer to the unit
+ball. Deviations: Gradients may be clipped, rewards may be scaled, and the
 policy may be updated less often than the critics. Exploration noise may be correlated in time,
 including the noise of the random actions at the start. docs/algorithms/sac.md has all equations.
 """
@@ -17,6 +18,7 @@ import optax
 
 from rollax import tree
 from rollax.algorithm import Algorithm
+from rollax.algorithms.network_checks import check_stochastic_actor_critics
 from rollax.algorithms.off_policy import off_policy
 from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
 from rollax.config import settings_dataclass, static_field, traced_field
@@ -27,13 +29,11 @@ from rollax.networks.critics import (
     CriticFn,
     min_q,
     num_action_dimensions,
-    raw_action_from_noise,
     sample_actions,
 )
-from rollax.networks.distributions import SquashedGaussian
+from rollax.networks.distributions import SquashedPolicy
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
-from rollax.spaces import check_bounded_box
 from rollax.types import Carry, Flag, Observation, Parameters, PyTree, State
 
 
@@ -83,7 +83,7 @@ class SACAgent(NamedTuple):
 
 
 def policy_loss(
-    actor: Callable[[Observation], SquashedGaussian],
+    actor: Callable[[Observation], SquashedPolicy],
     critic: tuple[CriticFn, ...],
     batch: ReplayBatch,
     temperature: jax.Array,
@@ -128,16 +128,16 @@ def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) 
     """Build soft actor-critic (SAC).
 
     Args:
-        environment: Environment with a bounded `Box` action space.
+        environment: Environment whose action space is a `Ball` or a bounded `Box`.
         network: Function from a random key to the policy and the critics.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
 
     Raises:
-        UsageError: If the action space is not a bounded `Box`.
+        UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
     """
-    check_bounded_box(environment.action_space)
+    network = check_stochastic_actor_critics("sac", environment, network)
     agent_fns = AgentFns(lambda key, config: init_agent(network(key), config), explore, act, update)
     return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
 
@@ -238,7 +238,7 @@ def explore(
 ) -> tuple[jax.Array, Carry]:
     """Return the sample of the policy for standard normal `noise`, and the unchanged carry."""
     policy = agent.network.actor(obs)
-    return policy.action(raw_action_from_noise(policy, noise)), carry
+    return policy.action(policy.transform_noise(noise)), carry
 
 
 def act(

@@ -1,12 +1,13 @@
 """Twin delayed deep deterministic policy gradient (TD3) for continuous actions.
 
 Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1. Actions and noise are in units of [-1, 1], and
-actions are scaled to the bounds of the environment. The policy and both targets are updated only
-every `policy_delay` gradient steps, after the critics in the same step. Deviations:
-Gradients may be clipped, rewards may be scaled, and exploration noise may be correlated in time.
-docs/algorithms/td3.md has all equations.
+actions are scaled to the bounds of the environment. For a `Ball`, actions are in the unit ball. The
+policy and both targets are updated only every `policy_delay` gradient steps, after the critics in
+the same step. Deviations: Gradients may be clipped, rewards may be scaled, and exploration noise
+may be correlated in time. docs/algorithms/td3.md has all equations.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,15 +17,22 @@ import optax
 
 from rollax import tree
 from rollax.algorithm import Algorithm
+from rollax.algorithms.network_checks import check_deterministic_actor_critics
 from rollax.algorithms.off_policy import off_policy
 from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
 from rollax.config import settings_dataclass, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning.train_state import apply_gradients
-from rollax.networks.critics import ActorCritics, masked_action, min_q
+from rollax.networks.critics import (
+    ActorCritics,
+    clip_to_box,
+    make_projection,
+    masked_action,
+    min_q,
+)
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
-from rollax.spaces import check_bounded_box
+from rollax.spaces import normalize_space
 from rollax.types import Carry, Flag, Observation, PyTree, State
 
 
@@ -95,18 +103,35 @@ def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) 
     """Build twin delayed deep deterministic policy gradient (TD3).
 
     Args:
-        environment: Environment with a bounded `Box` action space.
+        environment: Environment whose action space is a `Ball` or a bounded `Box`.
         network: Function from a random key to the policy and the critics.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
 
     Raises:
-        UsageError: If the action space is not a bounded `Box`.
+        UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
     """
-    check_bounded_box(environment.action_space)
-    agent_fns = AgentFns(lambda key, config: init_agent(network(key), config), explore, act, update)
+    network = check_deterministic_actor_critics("td3", environment, network)
+    agent_fns = make_agent_fns(environment, lambda key, config: init_agent(network(key), config))
     return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
+
+
+def make_agent_fns(
+    environment: Environment, init: Callable[[jax.Array, TD3Config], TD3Agent]
+) -> AgentFns:
+    """Return the functions of an agent whose noisy actions stay in the action space.
+
+    Raises:
+        UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
+    """
+    project = make_projection(normalize_space(environment.action_space))
+    return AgentFns(
+        init=init,
+        explore=functools.partial(explore, project=project),
+        act=functools.partial(act, project=project),
+        update=functools.partial(update, project=project),
+    )
 
 
 def init_agent(network: ActorCritics, config: TD3Config) -> TD3Agent:
@@ -120,7 +145,11 @@ def optimizers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
 
 
 def update(
-    agent: TD3Agent, config: TD3Config, batch: ReplayBatch, key: jax.Array
+    agent: TD3Agent,
+    config: TD3Config,
+    batch: ReplayBatch,
+    key: jax.Array,
+    project: Callable[[jax.Array], jax.Array] = clip_to_box,
 ) -> tuple[TD3Agent, dict[str, jax.Array]]:
     """Perform one gradient step (algorithm 1).
 
@@ -131,6 +160,7 @@ def update(
         config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key of the target noise.
+        project: Function that maps a noisy action to the nearest normalized action.
 
     Returns:
         The updated agent, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
@@ -138,7 +168,7 @@ def update(
     optimizer, states = optimizers(config), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
-    action = jax.vmap(add_action_noise)(
+    action = jax.vmap(functools.partial(add_action_noise, project))(
         jax.vmap(agent.target.actor)(batch.next_obs), noise, batch.next_obs
     )
     next_value = min_q(agent.target.critic, batch.next_obs, action)
@@ -175,9 +205,11 @@ def explore(
     noise: jax.Array,
     key: jax.Array,
     progress: jax.Array,
+    project: Callable[[jax.Array], jax.Array] = clip_to_box,
 ) -> tuple[jax.Array, Carry]:
     """Return the action of the policy plus exploration noise, and the unchanged carry."""
-    return add_action_noise(agent.network.actor(obs), config.exploration_noise * noise, obs), carry
+    noise = config.exploration_noise * noise
+    return add_action_noise(project, agent.network.actor(obs), noise, obs), carry
 
 
 def act(
@@ -187,18 +219,23 @@ def act(
     carry: Carry,
     key: jax.Array,
     greedy: Flag,
+    project: Callable[[jax.Array], jax.Array] = clip_to_box,
 ) -> tuple[jax.Array, Carry]:
     """Return the action in evaluation and the unchanged carry.
 
     White exploration noise is added to the action unless `greedy` is true.
     """
     action = agent.network.actor(obs)
-    noisy = add_action_noise(
-        action, config.exploration_noise * jax.random.normal(key, action.shape), obs
-    )
+    noise = config.exploration_noise * jax.random.normal(key, action.shape)
+    noisy = add_action_noise(project, action, noise, obs)
     return jnp.where(jnp.asarray(greedy), action, noisy), carry
 
 
-def add_action_noise(action: jax.Array, noise: jax.Array, obs: Observation) -> jax.Array:
-    """Return clip(action + noise, -1, 1), with 0 in dimensions that the "action_mask" forbids."""
-    return masked_action(jnp.clip(action + noise, -1.0, 1.0), obs)
+def add_action_noise(
+    project: Callable[[jax.Array], jax.Array],
+    action: jax.Array,
+    noise: jax.Array,
+    obs: Observation,
+) -> jax.Array:
+    """Return the projection of action + noise, with 0 where the "action_mask" forbids."""
+    return masked_action(project(action + noise), obs)

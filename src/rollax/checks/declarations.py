@@ -13,7 +13,18 @@ from rollax.environments.conversion import name_fault
 from rollax.environments.environment import DESCRIPTOR_EXTRACTIONS, INFO_REDUCTIONS, Environment
 from rollax.environments.image_layouts import layout_fault
 from rollax.errors import describe_error
-from rollax.spaces import ActionSpace, Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space
+from rollax.spaces import (
+    ActionSpace,
+    Ball,
+    Box,
+    Dict,
+    Discrete,
+    Grid,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    list_parts,
+)
 
 _MAX_COUNT = 2**31  # upper limit of counts, which are int32 on the device
 
@@ -39,7 +50,8 @@ _MEMBER_RULES = {
         lambda x: isinstance(x, Space), "a space of rollax.spaces: Box, Discrete, Grid, Dict, ..."
     ),
     "action_space": _MemberRule(
-        lambda x: isinstance(x, ActionSpace), "a rollax.spaces Ball, Box, Discrete or MultiDiscrete"
+        lambda x: isinstance(x, ActionSpace),
+        "a rollax.spaces Ball, Box, Discrete, MultiDiscrete, Dict or Tuple",
     ),
     "num_agents": _MemberRule(
         _is_count_or_none, "None (no axis of agents) or a positive integer, the number of agents"
@@ -179,20 +191,31 @@ def space_faults(env: Environment) -> list[str]:
     Returns:
         One message per problem.
     """
+    if _contains_tuple(env.observation_space):
+        return [
+            "observation_space must not contain a Tuple, which is a space of actions, got "
+            f"{env.observation_space}. Use a Dict."
+        ]
     faults = _space_faults(env.observation_space, "observation_space") + _space_faults(
         env.action_space, "action_space"
     )
     return faults or _action_mask_faults(env)
 
 
+def _contains_tuple(space: Space) -> bool:
+    return isinstance(space, Tuple) or any(map(_contains_tuple, list_parts(space).values()))
+
+
 def _space_faults(space: Space, label: str) -> list[str]:
     """Return error messages about the type and sizes of a space, named `label` in messages."""
-    if isinstance(space, Dict):
-        if not space.items:
-            return [f"{label} must have at least one part, got an empty Dict."]
+    if isinstance(space, Dict | Tuple):
+        parts = list_parts(space)
+        if not parts:
+            kind = type(space).__name__
+            return [f"{label} must have at least one part, got an empty {kind}."]
         return [
             fault
-            for name, part in space.items
+            for name, part in parts.items()
             for fault in _space_faults(part, f"{label}['{name}']")
         ]
     if not isinstance(space, ActionSpace | Grid):
@@ -250,7 +273,13 @@ def _action_mask_faults(env: Environment) -> list[str]:
     space, actions = env.observation_space, env.action_space
     if not isinstance(space, Dict) or "action_mask" not in space.spaces:
         return []
-    mask = space.spaces["action_mask"]
+    return _mask_space_faults(actions, space.spaces["action_mask"], '"action_mask"')
+
+
+def _mask_space_faults(actions: Space, mask: Space, label: str) -> list[str]:
+    """Return error messages about the space of the mask of an action space."""
+    if isinstance(actions, Dict | Tuple):
+        return _joint_mask_faults(actions, mask, label)
     if isinstance(actions, Discrete):
         mask_shape = (actions.n,)
     elif isinstance(actions, MultiDiscrete):
@@ -265,8 +294,20 @@ def _action_mask_faults(env: Environment) -> list[str]:
     if isinstance(mask, Box) and mask.shape == mask_shape and mask.dtype == "bool":
         return []
     return [
-        f'The space of "action_mask" must be Box(0, 1, {mask_shape}, "bool") for {actions}, got '
-        f"{mask}."
+        f'The space of {label} must be Box(0, 1, {mask_shape}, "bool") for {actions}, got {mask}.'
+    ]
+
+
+def _joint_mask_faults(actions: Dict | Tuple, mask: Space, label: str) -> list[str]:
+    """Return error messages about the masks of the entries of an action space."""
+    parts = list_parts(actions)
+    if not isinstance(mask, Dict) or not set(mask.spaces) <= set(parts):
+        names = ", ".join(map(repr, parts))
+        return [f"The space of {label} must be a Dict with keys among {names}, got {mask}."]
+    return [
+        fault
+        for name, part in mask.items
+        for fault in _mask_space_faults(parts[name], part, f"{label}[{name!r}]")
     ]
 
 

@@ -12,7 +12,7 @@ from rollax.checks.declarations import space_faults
 from rollax.environments.environment import Environment, Simulator
 from rollax.environments.host_environment import SimulatorFaultError, to_reward
 from rollax.errors import UsageError, describe_error, error_message
-from rollax.spaces import Box, Discrete, MultiDiscrete
+from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, map_space
 from rollax.types import Observation
 
 _ANSI_COLORS = re.compile("\x1b\\[[0-9;]*m")
@@ -181,6 +181,8 @@ def _check_finite(obs: Observation) -> None:
 
 def _random_action(generator: np.random.Generator, space: Any, obs: Observation) -> Any:
     """Sample an action. If the observation contains an action mask, the action is legal."""
+    if isinstance(space, Dict | Tuple):
+        return map_space(lambda part: _random_action(generator, part, None), space)
     mask = obs.get("action_mask") if isinstance(obs, dict) else None
     if mask is not None and not isinstance(space, Box):
         if not np.asarray(mask).any(axis=-1).all():

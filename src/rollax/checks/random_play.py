@@ -12,7 +12,7 @@ from rollax.acting.streams import ActorState, PolicyFn
 from rollax.checks.faults import find_differences, out_of_space_faults, to_numpy
 from rollax.environments.environment import Environment, Transition
 from rollax.environments.trace_cache import trace_once
-from rollax.spaces import Box
+from rollax.spaces import Box, Dict, Space, Tuple, join_values, list_parts
 from rollax.types import Observation, PyTree, State
 
 NUM_COPIES = 4  # number of parallel environments
@@ -44,20 +44,32 @@ def random_action(env: Environment, key: jax.Array, obs: Observation) -> Any:
     """
 
     def sample_action(key: jax.Array, obs: Observation) -> Any:
-        if isinstance(obs, dict) and "action_mask" in obs:
-            if isinstance(env.action_space, Box):
-                return jnp.where(obs["action_mask"], env.action_space.sample(key), 0).astype(
-                    env.action_space.dtype
-                )
-            logits = jnp.where(obs["action_mask"], 0.0, -jnp.inf)
-            return jax.random.categorical(key, logits).astype(jnp.int32)
-        return env.action_space.sample(key)
+        mask = obs["action_mask"] if isinstance(obs, dict) and "action_mask" in obs else None
+        return _sample_legal(env.action_space, mask, key)
 
     return (
         sample_action(key, obs)
         if env.num_agents is None
         else jax.vmap(sample_action)(jax.random.split(key, env.num_agents), obs)
     )
+
+
+def _sample_legal(space: Space, mask: Any, key: jax.Array) -> Any:
+    """Sample a uniform action of a space, with a mask of legal actions or None."""
+    if mask is None:
+        return space.sample(key)
+    if isinstance(space, Dict | Tuple):
+        parts = list_parts(space)
+        keys = jax.random.split(key, len(parts))
+        values = {
+            name: _sample_legal(part, mask.get(name), k)
+            for (name, part), k in zip(parts.items(), keys, strict=True)
+        }
+        return join_values(space, values)
+    if isinstance(space, Box):
+        return jnp.where(mask, space.sample(key), 0).astype(space.dtype)
+    logits = jnp.where(mask, 0.0, -jnp.inf)
+    return jax.random.categorical(key, logits).astype(jnp.int32)
 
 
 def random_policy(env: Environment) -> PolicyFn:
@@ -234,24 +246,52 @@ def mask_faults(
     Returns:
         One message per problem.
     """
-    if (
-        not isinstance(start_obs, dict)
-        or "action_mask" not in start_obs
-        or isinstance(env.action_space, Box)
-    ):
+    if not isinstance(start_obs, dict) or "action_mask" not in start_obs:
+        return []
+    return _empty_mask_faults(
+        env.action_space,
+        "action_mask",
+        start_obs["action_mask"],
+        next_obs["action_mask"],
+        np.asarray(is_terminated),
+    )
+
+
+def _empty_mask_faults(
+    space: Space, label: str, start_mask: Any, next_mask: Any, terminated: np.ndarray
+) -> list[str]:
+    """Return error messages about the masks of a space and of its entries.
+
+    Args:
+        space: Space of the masked actions.
+        label: Name of the mask in messages.
+        start_mask: Masks after resets, `[E, ...]`, or a dictionary of masks by entry.
+        next_mask: Masks after steps, `[E, T, ...]`, or a dictionary of masks by entry.
+        terminated: Whether the task has terminated, bool `[E, T]` or `[E, T, A]`.
+    """
+    if isinstance(space, Dict | Tuple):
+        return [
+            fault
+            for name, part in list_parts(space).items()
+            if name in start_mask
+            for fault in _empty_mask_faults(
+                part, f"{label}[{name!r}]", start_mask[name], next_mask[name], terminated
+            )
+        ]
+    if isinstance(space, Box):
         return []
     faults = []
-    mask, terminated = np.asarray(next_obs["action_mask"]), np.asarray(is_terminated)
-    if not np.asarray(start_obs["action_mask"]).any(axis=-1).all():
+    mask = np.asarray(next_mask)
+    if not np.asarray(start_mask).any(axis=-1).all():
         faults.append(
-            "action_mask is all False after a reset. Leave at least one action legal until the "
+            f"{label} is all False after a reset. Leave at least one action legal until the "
             "task has terminated."
         )
     has_choice = mask.any(axis=-1).reshape(*terminated.shape, -1).all(axis=-1)
     masked_steps = np.argwhere(~has_choice & ~terminated)
     if masked_steps.size:
         faults.append(
-            f"action_mask is all False at step {int(masked_steps[:, 1].min()) + 1}, but the task "
+            f"{label} is all False at step {int(masked_steps[:, 1].min()) + 1}, but the task "
             "has not terminated. Leave at least one action legal there, or terminate the episode."
         )
     return faults

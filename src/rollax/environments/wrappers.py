@@ -1,5 +1,6 @@
-"""Wrappers for observations, opponents, trials, time limits and action repeat."""
+"""Wrappers for observations, opponents, trials, time limits, action repeat and stacked frames."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -10,10 +11,11 @@ import numpy as np
 from rollax import tree
 from rollax.environments.capabilities import capabilities, has_tasks
 from rollax.environments.environment import Environment, Transition
+from rollax.environments.image_layouts import FLAT, image_layout
 from rollax.environments.randomization import DomainRandomization as DomainRandomization
 from rollax.environments.wrapper import Wrapper, innermost_environment, state_to_render
 from rollax.errors import UnknownNameError, UsageError
-from rollax.spaces import Box, Dict, Discrete, Space
+from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space, flatten_space
 from rollax.types import Action, Observation, PyTree, State, Task
 
 
@@ -195,11 +197,10 @@ class FixedOpponents(Wrapper):
         inner, obs, carries = state
         env_key, *keys = jax.random.split(key, 1 + len(self.functions))
         learner_indices = np.asarray(self.learning_agents)
-        actions = (
-            jnp.zeros((self.env.num_agents, *action.shape[1:]), action.dtype)
-            .at[learner_indices]
-            .set(action)
+        zeros = jax.tree.map(
+            lambda x: jnp.zeros((self.env.num_agents, *x.shape[1:]), x.dtype), action
         )
+        actions = _set_rows(zeros, learner_indices, action)
         after_carries = {}
         for (name, algorithm, agents), act_key in zip(self.functions, keys, strict=True):
             opponent_obs = jax.tree.map(lambda x, a=agents: x[np.asarray(a)], obs)
@@ -211,9 +212,11 @@ class FixedOpponents(Wrapper):
                 for i, agent in enumerate(agents)
                 if capabilities(self.env).agent_types[agent] == name
             ]
-            actions = actions.at[np.asarray(agents)[acting_positions]].set(
-                opponent_actions[np.asarray(acting_positions)]
+            acting = np.asarray(acting_positions)
+            chosen = jax.tree.map(
+                lambda x, rows=acting_positions: x[np.asarray(rows)], opponent_actions
             )
+            actions = _set_rows(actions, np.asarray(agents)[acting], chosen)
         transition = self.env.step(env_key, inner, actions)
         return Transition(
             state=(transition.state, transition.obs, after_carries),
@@ -452,6 +455,118 @@ class ActionRepeat(Wrapper):
                 | {"previous_reward": jnp.asarray(transition.reward, jnp.float32)}
             )
         return transition._replace(info=transition.info | means)
+
+
+def _set_rows(values: PyTree, rows: np.ndarray, new_values: PyTree) -> Any:
+    """Replace rows of each array of a pytree, `[A, ...]`, by new values `[len(rows), ...]`."""
+    return jax.tree.map(lambda x, y: x.at[rows].set(y), values, new_values)
+
+
+class FrameStack(Wrapper):
+    """Wrapper whose observation contains the last `frames` observations, oldest first.
+
+    An episode starts with copies of its first observation, and the observation of its last step
+    ends with the true last observation. A `Box` gets a leading axis of frames, which is the axis N
+    of a picture. The symbols of all frames of a `Grid` share its last axis, and a `Discrete` or
+    `MultiDiscrete` becomes a `MultiDiscrete`. The entry "action_mask" is not stacked. The state is
+    `(state, frames)`: the state of `env`, and the last observations, `[frames, ...]` or `[A,
+    frames, ...]` with agents.
+
+    Raises:
+        UsageError: If `frames` is below 1, or a picture of `env` already has stacked frames.
+    """
+
+    frames: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        _check_positive_int(self.env.name, "frames", self.frames)
+        for name, space in flatten_space(self.env.observation_space, "observation").items():
+            if isinstance(space, Box) and "N" in (image_layout(space) or ""):
+                raise UsageError(
+                    f"{self.env.name}: {name} must not have stacked frames already, got {space}. "
+                    "Remove FrameStack or the option frame_stack."
+                )
+
+    @property
+    def observation_space(self) -> Space:
+        return _map_frames(self._stack_space, self.env.observation_space)
+
+    def after_reset(self, state: State, obs: Observation) -> tuple[State, Observation]:
+        axis = int(self.num_agents is not None)
+        frames = jax.tree.map(lambda x: jnp.stack([x] * self.frames, axis), obs)
+        return (state, frames), self._arrange(frames)
+
+    def step(self, key: jax.Array, state: State, action: Action) -> Transition:
+        inner, frames = state
+        axis = int(self.num_agents is not None)
+        transition = self.env.step(key, inner, action)
+
+        def push(old: jax.Array, new: jax.Array) -> jax.Array:
+            kept = jax.lax.slice_in_dim(old, 1, None, axis=axis)
+            return jnp.concatenate([kept, jnp.expand_dims(new, axis).astype(old.dtype)], axis)
+
+        frames = jax.tree.map(push, frames, transition.obs)
+        return transition._replace(state=(transition.state, frames), obs=self._arrange(frames))
+
+    def inner_state(self, state: State) -> Any:
+        return state[0]
+
+    def inner_obs(self, state: State, obs: Observation) -> Any:
+        return self._newest(state[1])
+
+    def state_to_render(
+        self, key: jax.Array, state: State, action: Action, next_state: State
+    ) -> Any:
+        return state_to_render(self.env, key, state[0], action, next_state[0]), next_state[1]
+
+    def _stack_space(self, space: Space) -> Space:
+        """Return the space of the stacked values of a space without parts."""
+        if isinstance(space, Box):
+            layout = image_layout(space)
+            shape = (self.frames, *space.shape)
+            layout = FLAT if layout is None else f"N{layout}"
+            return Box(space.low, space.high, shape, space.dtype, layout)
+        if isinstance(space, Grid):
+            return Grid(space.cells, space.sizes * self.frames, space.dtype)
+        if isinstance(space, Discrete):
+            return MultiDiscrete((space.n,) * self.frames, space.dtype)
+        if isinstance(space, MultiDiscrete):
+            return MultiDiscrete(space.sizes * self.frames, space.dtype)
+        raise UsageError(f"{self.env.name}: frames of {space} cannot be stacked. Use a Box.")
+
+    def _newest(self, frames: PyTree) -> Any:
+        """Return the newest of the last observations."""
+        return jax.tree.map(lambda x: x[-1] if self.num_agents is None else x[:, -1], frames)
+
+    def _arrange(self, frames: PyTree) -> Observation:
+        """Return the observation that contains the last observations."""
+
+        def arrange(space: Space, values: jax.Array) -> jax.Array:
+            if isinstance(space, Grid):
+                return jnp.moveaxis(values, 0, 2).reshape(*space.cells, -1)
+            return values if isinstance(space, Box) else values.reshape(-1)
+
+        def arrange_one(frames: PyTree) -> Observation:
+            obs = _map_frames(arrange, self.env.observation_space, frames)
+            if isinstance(obs, dict) and "action_mask" in obs:
+                obs["action_mask"] = jax.tree.map(lambda x: x[-1], frames["action_mask"])
+            return obs
+
+        return arrange_one(frames) if self.num_agents is None else jax.vmap(arrange_one)(frames)
+
+
+def _map_frames(function: Callable[..., Any], space: Space, *values: PyTree) -> Any:
+    """Apply a function to each array of an observation space except those of "action_mask"."""
+    if not isinstance(space, Dict):
+        return function(space, *values)
+    results = {
+        name: _map_frames(function, part, *(value[name] for value in values))
+        for name, part in space.items
+        if name != "action_mask"
+    }
+    if "action_mask" in space.spaces:
+        results["action_mask"] = values[0]["action_mask"] if values else space.spaces["action_mask"]
+    return results if values else Dict(results)
 
 
 def _part_spaces(space: Space) -> dict[str, Space]:

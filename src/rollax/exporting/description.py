@@ -16,7 +16,7 @@ from rollax.exporting.policy_function import (
     RESET,
     UNIFORM,
 )
-from rollax.spaces import Bound, Box, Dict, Space
+from rollax.spaces import Bound, Box, Space, flatten_space
 from rollax.types import JsonValue, Record
 
 ARRAY_MEANINGS = {
@@ -44,7 +44,7 @@ def describe_program(program: Program, environment: Environment) -> Record:
     """
     spaces = {
         **flatten_space(environment.observation_space, OBSERVATION),
-        ACTION: environment.action_space,
+        **flatten_space(environment.action_space, ACTION),
     }
 
     def describe_array(name: str, value_id: int) -> Record:
@@ -63,17 +63,6 @@ def describe_program(program: Program, environment: Environment) -> Record:
             describe_array(name, program.outputs[name]) for name in sorted(program.outputs)
         ],
     }
-
-
-def flatten_space(space: Space, name: str) -> dict[str, Space]:
-    """Return the space of each array of an observation, keyed by input name.
-
-    The input name is `name`, followed by the keys of nested dictionaries, joined with "/".
-    """
-    if not isinstance(space, Dict):
-        return {name: space}
-    parts = [flatten_space(part, f"{name}/{key}") for key, part in space.items]
-    return {key: part for entries in parts for key, part in entries.items()}
 
 
 def space_to_json(space: Space) -> Record:

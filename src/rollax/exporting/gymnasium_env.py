@@ -10,7 +10,18 @@ from gymnasium import spaces as gymnasium_spaces
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.runtime.numerics import standard_numerics
-from rollax.spaces import ActionSpace, Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space
+from rollax.spaces import (
+    ActionSpace,
+    Ball,
+    Box,
+    Dict,
+    Discrete,
+    Grid,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    map_space,
+)
 from rollax.types import Action, Observation, PyTree
 
 ACTION_MASK = "action_mask"  # part of an observation that marks legal actions
@@ -123,7 +134,8 @@ class GymnasiumEnv(gymnasium.Env):
                 f"{self.rollax_environment.name} has no action mask in its current observation. "
                 "Use an algorithm without masks, or call reset() first."
             )
-        return np.asarray(self._obs[ACTION_MASK], bool).reshape(-1)
+        masks = jax.tree.leaves(self._obs[ACTION_MASK])
+        return np.concatenate([np.asarray(mask, bool).reshape(-1) for mask in masks])
 
     def _next_key(self) -> jax.Array:
         """Return a random key that has not been used before."""
@@ -142,6 +154,8 @@ def to_gymnasium_space(space: Space) -> gymnasium_spaces.Space:
             return gymnasium_spaces.Dict(
                 {name: to_gymnasium_space(part) for name, part in space.items}
             )
+        case Tuple():
+            return gymnasium_spaces.Tuple([to_gymnasium_space(part) for part in space.parts])
         case Discrete():
             return gymnasium_spaces.Discrete(space.n)
         case MultiDiscrete():
@@ -159,11 +173,13 @@ def to_gymnasium_space(space: Space) -> gymnasium_spaces.Space:
     return gymnasium_spaces.Box(low, high, space.shape, dtype)
 
 
-def to_rollax_action(space: ActionSpace, action: Action) -> np.ndarray:
-    """Convert an action to the dtype of the space.
+def to_rollax_action(space: ActionSpace, action: Action) -> Any:
+    """Convert an action to the dtypes of the space.
 
     For a `Ball`, an action outside of the ball is scaled to its surface.
     """
+    if isinstance(space, Dict | Tuple):
+        return map_space(to_rollax_action, space, action)
     values = np.asarray(action).astype(space.dtype)
     if isinstance(space, Ball):
         values = values * min(1.0, space.radius / max(float(np.linalg.norm(values)), 1e-12))

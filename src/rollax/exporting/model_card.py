@@ -261,7 +261,12 @@ def format_loading_code(document: Record, kind: ExportFormat) -> str:
                 f'inputs["{name}"] = '
                 f'np.random.default_rng().random(inputs["{name}"].shape, np.float32)'
             )
-    lines += ["outputs = act(inputs)", 'print(np.asarray(outputs["action"]))']
+    lines.append("outputs = act(inputs)")
+    lines += [
+        f'print(np.asarray(outputs["{output["name"]}"]))'
+        for output in document["outputs"]
+        if not output["name"].startswith("next_")
+    ]
     if RESET in names:
         lines += [
             "# Pass the memory to the next step.",

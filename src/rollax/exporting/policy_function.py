@@ -46,8 +46,9 @@ class PolicyProgram(NamedTuple):
 
     The observation is the input "observation", or "observation/KEY" for each key of a dictionary
     observation. Recurrent policies also have the inputs "reset", "carry/0", "carry/1" and so on.
-    Stochastic policies have the input "key", the data of a random key. The outputs are "action"
-    and, for recurrent policies, "next_carry/0", "next_carry/1" and so on.
+    Stochastic policies have the input "key", the data of a random key. The outputs are "action", or
+    "action/KEY" for each key of a dictionary or tuple of actions, and, for recurrent policies,
+    "next_carry/0", "next_carry/1" and so on.
 
     Attributes:
         program: Program of the policy.
@@ -100,9 +101,10 @@ def make_policy_program(
     """
     single_fn, shapes = make_single_environment_fn(policy, greedy)
     program = trace_batch(single_fn, shapes, batch, rewrites)
-    outputs, used = {ACTION}, set[str]()
+    actions = {name for name in program.outputs if not name.startswith("next_")}
+    outputs, used = actions, set[str]()
     while used != (used := used_inputs(keep_outputs(program, outputs))):
-        outputs = {ACTION} | {f"next_{name}" for name in used if name.startswith(CARRY)}
+        outputs = actions | {f"next_{name}" for name in used if name.startswith(CARRY)}
     leaves = tuple(sorted(int(name.partition("/")[2]) for name in used if name.startswith(CARRY)))
     program = keep_outputs(program, outputs)
     observed = {name for name in program.inputs if name.startswith(OBSERVATION)}
@@ -123,7 +125,9 @@ def make_policy_program(
 
 def rename_carry_output(names: dict[str, str], output: str) -> str:
     """Rename a "next_carry/K" output with `names`, which maps old "carry/K" names to new ones."""
-    return output if output == ACTION else f"next_{names[output.removeprefix('next_')]}"
+    return (
+        output if not output.startswith("next_") else f"next_{names[output.removeprefix('next_')]}"
+    )
 
 
 def make_single_environment_fn(
@@ -151,7 +155,10 @@ def make_single_environment_fn(
         policy_obs = observed.unflatten([inputs[name] for name in names])
         action, carry = algorithm.act(state, policy_obs, carry, key, greedy)
         next_carry = {f"next_{CARRY}/{k}": leaf for k, leaf in enumerate(jax.tree.leaves(carry))}
-        return {ACTION: jnp.asarray(action, policy.environment.action_space.dtype), **next_carry}
+        space = policy.environment.action_space
+        action_names = spaces.flatten_space(space, ACTION)
+        arrays = jax.tree.leaves(spaces.cast_value(space, action))
+        return {**dict(zip(action_names, arrays, strict=True)), **next_carry}
 
     shapes = {**flatten_observation(obs), **{f"{CARRY}/{k}": leaf for k, leaf in enumerate(leaves)}}
     if leaves:

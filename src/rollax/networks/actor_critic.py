@@ -13,7 +13,18 @@ from rollax.networks import layers, recurrent
 from rollax.networks.layers import MakeHead
 from rollax.networks.network import ActorCriticOutput
 from rollax.networks.torso import Tower
-from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete, make_zeros
+from rollax.spaces import (
+    Ball,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    join_values,
+    list_parts,
+    make_zeros,
+)
 from rollax.types import Carry, Observation
 
 
@@ -91,6 +102,9 @@ class NetworkConfig:
     """Map continuous actions to their bounds by tanh instead of clipping."""
     initial_std: float = 1.0
     """Initial standard deviation of continuous actions, before squashing."""
+    std: layers.StdKind = "shared"
+    """Standard deviation of continuous actions: learned and equal in all states ("shared"), a
+    function of the state ("state"), or constant ("fixed")."""
     agent_id: bool = False
     """Append the index of the agent to observations in multi-agent environments."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -116,19 +130,34 @@ def make_policy_head(
     Raises:
         ValueError: If no head exists for the action space.
     """
-    space, observation = environment.action_space, environment.observation_space
-    is_masked = isinstance(observation, Dict) and "action_mask" in observation.spaces
+    mask = list_parts(environment.observation_space).get("action_mask")
+    return _make_head(environment.action_space, mask, config, inputs, key)
+
+
+def _make_head(
+    space: Space, mask: Space | None, config: NetworkConfig, inputs: int, key: jax.Array
+) -> Any:
+    """Return the head for an action space with a space of masks, or None without masks."""
+    if isinstance(space, Dict | Tuple):
+        parts, masks = list_parts(space), {} if mask is None else list_parts(mask)
+        keys = jax.random.split(key, len(parts))
+        heads = {
+            name: _make_head(part, masks.get(name), config, inputs, k)
+            for (name, part), k in zip(parts.items(), keys, strict=True)
+        }
+        return layers.JointHead(join_values(space, heads))
+    is_masked = mask is not None
     if isinstance(space, Discrete | MultiDiscrete):
         return layers.CategoricalHead(inputs, space, is_masked, key=key)
     if isinstance(space, Box) and space.dtype.startswith("float"):
         return layers.GaussianHead(
-            inputs, space, config.squash, config.initial_std, is_masked, key=key
+            inputs, space, config.squash, config.initial_std, is_masked, config.std, key=key
         )
     if isinstance(space, Ball):
-        return layers.BallHead(inputs, space, config.initial_std, key=key)
+        return layers.BallHead(inputs, space, config.initial_std, config.std, key=key)
     raise ValueError(
-        "The action space must be Discrete, MultiDiscrete, Ball or a Box of floats, got "
-        f"{space}. Wrap the environment."
+        "The action space must be Discrete, MultiDiscrete, Ball, a Box of floats, or a Dict or "
+        f"Tuple of these, got {space}. Wrap the environment."
     )
 
 

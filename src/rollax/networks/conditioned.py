@@ -22,7 +22,7 @@ from rollax.networks.critics import (
     make_critics,
 )
 from rollax.networks.layers import Linear
-from rollax.spaces import check_bounded_box
+from rollax.spaces import normalize_space
 
 
 class ConditionedActor(eqx.Module):
@@ -77,9 +77,9 @@ def make_conditioned_actor_critics(
         The policy and the critics.
 
     Raises:
-        UsageError: If the action space is not a bounded `Box`.
+        UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
     """
-    size = math.prod(check_bounded_box(environment.action_space).shape)
+    size = math.prod(normalize_space(environment.action_space).shape)
     actor_key, critic_key = jax.random.split(key)
     weight = Linear(
         num_descriptors, first_layer(policy).bias.shape[0], actor_key, math.sqrt(2)

@@ -13,14 +13,9 @@ import jax.numpy as jnp
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import distributions, layers
-from rollax.networks.layers import MLP, Linear
-from rollax.spaces import Box, Dict, Space, check_bounded_box, make_zeros
+from rollax.networks.layers import MAX_LOG_STD, MIN_LOG_STD, MLP, Linear
+from rollax.spaces import Ball, Box, Dict, Space, make_zeros, normalize_space
 from rollax.types import Observation
-
-# Bounds of the log standard deviation, as in pytorch_sac (Yarats and Kostrikov 2020) and CleanRL.
-# Haarnoja et al. 2018 use -20 ... 2 in their code.
-MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
-
 
 # Critic of one sample: (obs, action) -> Q.
 CriticFn = Callable[[Observation, jax.Array], jax.Array]
@@ -34,7 +29,7 @@ class ConditionedObservation(NamedTuple):
 
 
 class ContinuousCritic(eqx.Module):
-    """Critic that returns the value `[]` of an observation and an action in [-1, 1]."""
+    """Critic that returns the value `[]` of an observation and a normalized action."""
 
     encoder: layers.Encoder
     dense: MLP
@@ -56,33 +51,81 @@ class Actor(eqx.Module):
 
 
 class TanhHead(eqx.Module):
-    """Head that returns an action in [-1, 1]. Dimensions that the "action_mask" forbids are 0."""
+    """Head that returns a normalized action.
+
+    Attributes:
+        layer: Linear layer.
+        space: Space of normalized actions, as returned by `spaces.normalize_space`.
+    """
 
     layer: Linear
-    shape: tuple[int, ...] = eqx.field(static=True)
+    space: Box | Ball = eqx.field(static=True)
 
     def __call__(self, features: jax.Array, obs: Observation) -> jax.Array:
-        return masked_action(jnp.tanh(self.layer(features)).reshape(self.shape), obs)
+        return squash_action(self.layer(features), self.space, obs)
 
 
 class TanhGaussianHead(eqx.Module):
     """Head that returns a squashed normal distribution with state-dependent mean and std.
 
-    Actions are in [-1, 1]. Action dimensions that the "action_mask" forbids are 0 and do not
-    contribute to log-density and entropy.
+    Attributes:
+        layer: Linear layer, whose outputs are the mean and the log standard deviation.
+        space: Space of normalized actions, as returned by `spaces.normalize_space`.
     """
 
     layer: Linear
-    shape: tuple[int, ...] = eqx.field(static=True)
+    space: Box | Ball = eqx.field(static=True)
 
-    def __call__(self, features: jax.Array, obs: Observation) -> distributions.SquashedGaussian:
-        mean, log_std = jnp.split(self.layer(features), 2)
-        log_std = jnp.clip(log_std, MIN_LOG_STD, MAX_LOG_STD)
-        mean, log_std = mean.reshape(self.shape), log_std.reshape(self.shape)
-        legal = get_action_mask(obs)
-        return distributions.SquashedGaussian(
-            distributions.Gaussian(mean, log_std, Box(-1.0, 1.0, self.shape), legal)
+    def __call__(self, features: jax.Array, obs: Observation) -> distributions.SquashedPolicy:
+        mean, log_std = jnp.split(self.layer(features), [math.prod(self.space.shape)])
+        return make_squashed_policy(mean, log_std, self.space, obs)
+
+
+def squash_action(raw_action: jax.Array, space: Box | Ball, obs: Observation) -> jax.Array:
+    """Squash a raw action into a space of normalized actions.
+
+    Args:
+        raw_action: Action before squashing, with as many elements as the action.
+        space: Space of normalized actions.
+        obs: Observation. Dimensions of a `Box` that its "action_mask" forbids are 0.
+
+    Returns:
+        The action with the shape of the space. Squashing into a `Ball` preserves the direction.
+    """
+    if isinstance(space, Ball):
+        return distributions.RadiallySquashedGaussian(raw_action, jnp.zeros(()), space).action(
+            raw_action
         )
+    return masked_action(jnp.tanh(raw_action).reshape(space.shape), obs)
+
+
+def std_shape(space: Box | Ball) -> tuple[int, ...]:
+    """Return the shape of the standard deviation: a `Ball` has one for all directions."""
+    return () if isinstance(space, Ball) else space.shape
+
+
+def make_squashed_policy(
+    mean: jax.Array, log_std: jax.Array, space: Box | Ball, obs: Observation
+) -> distributions.SquashedPolicy:
+    """Return a squashed normal distribution over a space of normalized actions.
+
+    Args:
+        mean: Mean before squashing, with as many elements as the action.
+        log_std: Log standard deviation, with as many elements as `std_shape(space)`. It is clipped
+            to the range from `MIN_LOG_STD` to `MAX_LOG_STD`.
+        space: Space of normalized actions.
+        obs: Observation. Dimensions of a `Box` that its "action_mask" forbids are 0 and do not
+            contribute to log-density and entropy.
+
+    Returns:
+        The distribution.
+    """
+    log_std = jnp.clip(log_std, MIN_LOG_STD, MAX_LOG_STD)
+    mean, log_std = mean.reshape(space.shape), log_std.reshape(std_shape(space))
+    if isinstance(space, Ball):
+        return distributions.RadiallySquashedGaussian(mean, log_std, space)
+    legal = get_action_mask(obs)
+    return distributions.SquashedGaussian(distributions.Gaussian(mean, log_std, space, legal))
 
 
 class ActorCritics(eqx.Module):
@@ -125,9 +168,11 @@ def make_deterministic_actor_critics(
         The policy and the critics.
 
     Raises:
-        UsageError: If the action space is not a bounded `Box`, or a size in the config is below 1.
+        UsageError: If the action space is neither a `Ball` nor a bounded `Box`, or a size in the
+            config is below 1.
     """
-    return _make_actor_critics(environment, config, TanhHead, 1, key)
+    space = normalize_space(environment.action_space)
+    return _make_actor_critics(environment, config, space, TanhHead, math.prod(space.shape), key)
 
 
 def make_stochastic_actor_critics(
@@ -144,30 +189,33 @@ def make_stochastic_actor_critics(
         The policy and the critics.
 
     Raises:
-        UsageError: If the action space is not a bounded `Box`, or a size in the config is below 1.
+        UsageError: If the action space is neither a `Ball` nor a bounded `Box`, or a size in the
+            config is below 1.
     """
-    return _make_actor_critics(environment, config, TanhGaussianHead, 2, key)
+    space = normalize_space(environment.action_space)
+    outputs = math.prod(space.shape) + math.prod(std_shape(space))
+    return _make_actor_critics(environment, config, space, TanhGaussianHead, outputs, key)
 
 
 def _make_actor_critics(
     environment: Environment,
     config: ActorCriticsConfig,
-    head: Callable[[Linear, tuple[int, ...]], eqx.Module],
+    space: Box | Ball,
+    head: Callable[[Linear, Box | Ball], eqx.Module],
     outputs: int,
     key: jax.Array,
 ) -> ActorCritics:
-    space = check_bounded_box(environment.action_space)
     if config.critics < 1:
         raise UsageError(f"network.critics must be at least 1, got {config.critics}.")
-    size = math.prod(space.shape)
     encoder_key, dense_key, head_key, critics_key = jax.random.split(key, 4)
     actor = make_actor(
         environment,
         config,
-        lambda features: head(Linear(features, outputs * size, head_key, 0.01), space.shape),
+        lambda features: head(Linear(features, outputs, head_key, 0.01), space),
         encoder_key,
         dense_key,
     )
+    size = math.prod(space.shape)
     return ActorCritics(actor, make_critics(environment, config, size, critics_key))
 
 
@@ -299,7 +347,7 @@ def min_q(critic: tuple[CriticFn, ...], obs: Observation, action: jax.Array) -> 
 
 
 def sample_actions(
-    actor: Callable[[Observation], distributions.SquashedGaussian],
+    actor: Callable[[Observation], distributions.SquashedPolicy],
     obs: Observation,
     noise: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
@@ -311,11 +359,26 @@ def sample_actions(
         noise: Standard normal noise with the shape of the actions, `[B, ...]`.
 
     Returns:
-        Actions `[B, ...]` in [-1, 1], and log-densities `[B]`.
+        Normalized actions `[B, ...]`, and log-densities `[B]`.
     """
     policies = jax.vmap(actor)(obs)
-    raw_actions = jax.vmap(raw_action_from_noise)(policies, noise)
+    raw_actions = jax.vmap(lambda policy, z: policy.transform_noise(z))(policies, noise)
     return jax.vmap(lambda policy, u: (policy.action(u), policy.log_prob(u)))(policies, raw_actions)
+
+
+def clip_to_box(action: jax.Array) -> jax.Array:
+    """Return the nearest point of the box with bounds -1 and 1."""
+    return jnp.clip(action, -1.0, 1.0)
+
+
+def project_onto_ball(action: jax.Array) -> jax.Array:
+    """Return the nearest point of the unit ball."""
+    return action * jax.lax.rsqrt(jnp.maximum(jnp.sum(action**2), 1.0))
+
+
+def make_projection(space: Box | Ball) -> Callable[[jax.Array], jax.Array]:
+    """Return the function that maps an action to the nearest point of a normalized space."""
+    return project_onto_ball if isinstance(space, Ball) else clip_to_box
 
 
 def masked_action(action: jax.Array, obs: Observation) -> jax.Array:
@@ -335,8 +398,3 @@ def get_action_mask(obs: Observation) -> jax.Array | None:
     return (
         obs["action_mask"].astype(bool) if isinstance(obs, dict) and "action_mask" in obs else None
     )
-
-
-def raw_action_from_noise(policy: distributions.SquashedGaussian, noise: jax.Array) -> jax.Array:
-    """Return the action before squashing, mean + std * noise, for standard normal noise."""
-    return policy.base.mean + jnp.exp(policy.base.log_std) * noise

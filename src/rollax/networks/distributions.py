@@ -1,4 +1,4 @@
-"""Distributions over actions: categorical, Gaussian, and Gaussians squashed into boxes and balls.
+"""Distributions over actions: categorical, Gaussian, squashed Gaussian, and products of these.
 
 A sample u, the raw action, is the action before squashing or clipping. `action(u)` is the action
 for the environment, and `log_prob(u)` is the log-density of `action(u)`, or of u for a clipped
@@ -10,7 +10,7 @@ Categorical and Gaussian densities are implemented here because distreqx 0.0.3 s
 Gaussian.
 """
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from rollax.spaces import Ball, Box, MultiDiscrete
-from rollax.types import Leaf
+from rollax.types import Action, Leaf
 
 # Far below any logit of a network, but finite, so 0 * log 0 and its gradient are 0 instead of NaN.
 ILLEGAL_LOGIT = -1e9
@@ -30,14 +30,15 @@ class Distribution(Protocol):
     """Distribution over the actions for one observation, a pytree that `vmap` can batch.
 
     `sample` and `mode` return the raw action u. `log_prob(u)` `[]` and `entropy()` `[]` are in
-    nats. `action(u)` returns the action for the environment.
+    nats. `action(u)` returns the action for the environment. Raw actions and actions are arrays, or
+    pytrees of arrays for a `JointDistribution`.
     """
 
-    def sample(self, key: jax.Array) -> jax.Array: ...
-    def mode(self) -> jax.Array: ...
-    def log_prob(self, raw_action: jax.Array) -> jax.Array: ...
+    def sample(self, key: jax.Array) -> Action: ...
+    def mode(self) -> Action: ...
+    def log_prob(self, raw_action: Action) -> jax.Array: ...
     def entropy(self) -> jax.Array: ...
-    def action(self, raw_action: jax.Array) -> jax.Array: ...
+    def action(self, raw_action: Action) -> Action: ...
 
 
 class Categorical(eqx.Module):
@@ -94,9 +95,11 @@ class Gaussian(eqx.Module):
     legal: Bool[Array, "*shape"] | None = None
 
     def sample(self, key: PRNGKeyArray) -> jax.Array:
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(
-            key, self.mean.shape, self.mean.dtype
-        )
+        return self.transform_noise(jax.random.normal(key, self.mean.shape, self.mean.dtype))
+
+    def transform_noise(self, noise: jax.Array) -> jax.Array:
+        """Return the raw action mean + std * noise, a sample for standard normal noise."""
+        return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> jax.Array:
         return self.mean
@@ -164,6 +167,10 @@ class SquashedGaussian(eqx.Module):
     def sample(self, key: PRNGKeyArray) -> jax.Array:
         return self.base.sample(key)
 
+    def transform_noise(self, noise: jax.Array) -> jax.Array:
+        """Return the raw action mean + std * noise, a sample for standard normal noise."""
+        return self.base.transform_noise(noise)
+
     def mode(self) -> jax.Array:
         return self.base.mean
 
@@ -224,9 +231,11 @@ class RadiallySquashedGaussian(eqx.Module):
     space: Ball = eqx.field(static=True)
 
     def sample(self, key: PRNGKeyArray) -> jax.Array:
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(
-            key, self.mean.shape, self.mean.dtype
-        )
+        return self.transform_noise(jax.random.normal(key, self.mean.shape, self.mean.dtype))
+
+    def transform_noise(self, noise: jax.Array) -> jax.Array:
+        """Return the raw action mean + std * noise, a sample for standard normal noise."""
+        return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> jax.Array:
         return self.mean
@@ -263,6 +272,10 @@ class RadiallySquashedGaussian(eqx.Module):
         )
 
 
+SquashedPolicy: TypeAlias = SquashedGaussian | RadiallySquashedGaussian
+"""Policy over bounded actions, whose samples are functions of standard normal noise."""
+
+
 def _safe_sqrt(square: jax.Array) -> jax.Array:
     """Return the square root with a finite gradient at 0."""
     return jnp.sqrt(square + 1e-12)
@@ -273,3 +286,46 @@ def _log_tanh_ratio(norm: jax.Array) -> jax.Array:
     is_small = norm < 1e-2
     safe_norm = jnp.where(is_small, 1.0, norm)
     return jnp.where(is_small, -(norm**2) / 3, jnp.log(jnp.tanh(safe_norm) / safe_norm))
+
+
+class JointDistribution(eqx.Module):
+    """Independent distributions of the entries of a `Dict` or `Tuple` action space.
+
+    The density is the product of the densities of the entries, so log-densities and entropies are
+    sums. Raw actions and actions are dictionaries or tuples, like `parts`.
+    """
+
+    parts: dict[str, Any] | tuple[Any, ...]
+
+    def sample(self, key: PRNGKeyArray) -> Action:
+        keys = jax.random.split(key, len(self.parts))
+        return self._rebuild(
+            [part.sample(k) for part, k in zip(self._values(self.parts), keys, strict=True)]
+        )
+
+    def mode(self) -> Action:
+        return self._rebuild([part.mode() for part in self._values(self.parts)])
+
+    def log_prob(self, raw_action: Action) -> jax.Array:
+        return sum((part.log_prob(u) for part, u in self._pairs(raw_action)), start=jnp.zeros(()))
+
+    def entropy(self) -> jax.Array:
+        return sum((part.entropy() for part in self._values(self.parts)), start=jnp.zeros(()))
+
+    def action(self, raw_action: Action) -> Action:
+        return self._rebuild([part.action(u) for part, u in self._pairs(raw_action)])
+
+    def _values(self, entries: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
+        """Return the entries of a dictionary or a tuple in the order of the keys of `parts`."""
+        return [entries[key] for key in self._keys()]
+
+    def _pairs(self, raw_action: Action) -> list[tuple[Any, Any]]:
+        return list(zip(self._values(self.parts), self._values(raw_action), strict=True))
+
+    def _keys(self) -> list[Any]:
+        return sorted(self.parts) if isinstance(self.parts, dict) else list(range(len(self.parts)))
+
+    def _rebuild(self, values: list[Any]) -> Action:
+        if isinstance(self.parts, dict):
+            return dict(zip(self._keys(), values, strict=True))
+        return tuple(values)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,7 +11,17 @@ import numpy as np
 
 from rollax.environments.image_layouts import arrange_image, image_shape
 from rollax.networks import distributions
-from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space, make_zeros
+from rollax.spaces import (
+    Ball,
+    Box,
+    Dict,
+    Discrete,
+    Grid,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    make_zeros,
+)
 from rollax.types import Observation, Parameters, PyTree, Scalar
 
 Head = Callable[[jax.Array, Observation], PyTree]  # (features, obs) -> output
@@ -172,6 +182,7 @@ def _flatten_value(space: Space, value: jax.Array) -> jax.Array:
         return jax.nn.one_hot(value, space.n)
     if isinstance(space, MultiDiscrete):
         return jnp.concatenate([jax.nn.one_hot(value[i], n) for i, n in enumerate(space.sizes)])
+    assert not isinstance(space, Tuple), "a space of actions"
     # Booleans are converted to 8 bits first. XLA would otherwise convert them to float before the
     # reshape, one element at a time on a CPU.
     flat = value.reshape(-1).astype(jnp.uint8 if value.dtype == bool else value.dtype)
@@ -509,10 +520,43 @@ class CategoricalHead(eqx.Module):
         )
 
 
+StdKind = Literal["shared", "state", "fixed"]
+# Bounds of a log standard deviation that depends on the state, as in pytorch_sac (Yarats and
+# Kostrikov 2020) and CleanRL. Haarnoja et al. 2018 use -20 ... 2 in their code.
+MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
+
+
+class StdOutput(NamedTuple):
+    """Mean and log standard deviation of a policy."""
+
+    mean: jax.Array
+    log_std: jax.Array
+
+
+def split_std(outputs: jax.Array, log_std: jax.Array, size: int, std: StdKind) -> StdOutput:
+    """Split the outputs of a layer into the mean and the log standard deviation of a policy.
+
+    Args:
+        outputs: The mean `[size]`, followed by the log standard deviation relative to `log_std` if
+            `std` is "state".
+        log_std: Log standard deviation, a parameter of the head.
+        size: Number of elements of the mean.
+        std: "shared" learns `log_std`, "fixed" does not change it, and "state" adds the outputs to
+            it and clips the sum to the range from `MIN_LOG_STD` to `MAX_LOG_STD`.
+    """
+    if std == "shared":
+        return StdOutput(outputs, log_std)
+    constant = jax.lax.stop_gradient(log_std)
+    if std == "fixed":
+        return StdOutput(outputs, constant)
+    offset = outputs[size:].reshape(log_std.shape)
+    return StdOutput(outputs[:size], jnp.clip(constant + offset, MIN_LOG_STD, MAX_LOG_STD))
+
+
 class GaussianHead(eqx.Module):
     """Head that returns independent normal distributions over a `Box`.
 
-    The standard deviation is learned per dimension and does not depend on the state. If
+    `std` selects how the standard deviation of each dimension is computed (`split_std`). If
     `is_masked`, dimensions that the "action_mask" forbids are 0.
     """
 
@@ -521,6 +565,7 @@ class GaussianHead(eqx.Module):
     space: Box = eqx.field(static=True)
     squash: bool = eqx.field(static=True)
     is_masked: bool = eqx.field(static=True)
+    std: StdKind = eqx.field(static=True)
 
     def __init__(
         self,
@@ -529,6 +574,7 @@ class GaussianHead(eqx.Module):
         squash: bool,
         initial_std: float,
         is_masked: bool = False,
+        std: StdKind = "shared",
         *,
         key: jax.Array,
     ) -> None:
@@ -537,35 +583,76 @@ class GaussianHead(eqx.Module):
                 f"network.squash requires an action space with finite bounds, got {space}. "
                 "Remove network.squash."
             )
-        self.layer = make_orthogonal_linear(inputs, math.prod(space.shape), key, 0.01)
+        size = math.prod(space.shape) * (2 if std == "state" else 1)
+        self.layer = make_orthogonal_linear(inputs, size, key, 0.01)
         self.log_std = jnp.full(space.shape, np.log(initial_std), jnp.float32)
-        self.space, self.squash, self.is_masked = space, squash, is_masked
+        self.space, self.squash, self.is_masked, self.std = space, squash, is_masked, std
 
     def __call__(
         self, features: jax.Array, obs: Observation
     ) -> distributions.Gaussian | distributions.SquashedGaussian:
         mask = obs["action_mask"] if self.is_masked else None
-        return make_gaussian(self.layer(features), self.log_std, self.space, self.squash, mask)
+        size = math.prod(self.space.shape)
+        mean, log_std = split_std(self.layer(features), self.log_std, size, self.std)
+        return make_gaussian(mean, log_std, self.space, self.squash, mask)
+
+
+class JointHead(eqx.Module):
+    """Head with one head for each entry of a `Dict` or `Tuple` action space.
+
+    If the observation has an "action_mask", the head of an entry receives the mask of this entry.
+    """
+
+    heads: dict[str, Head] | tuple[Head, ...]
+
+    def __call__(self, features: jax.Array, obs: Observation) -> distributions.JointDistribution:
+        if isinstance(self.heads, dict):
+            return distributions.JointDistribution(
+                {name: head(features, part_mask(obs, name)) for name, head in self.heads.items()}
+            )
+        return distributions.JointDistribution(
+            tuple(head(features, part_mask(obs, str(i))) for i, head in enumerate(self.heads))
+        )
+
+
+def part_mask(obs: Observation, name: str) -> Observation:
+    """Return an observation that consists of the "action_mask" of one entry of the action, if any.
+
+    Args:
+        obs: Observation.
+        name: Name or index of the entry.
+    """
+    masks = obs.get("action_mask", {}) if isinstance(obs, dict) else {}
+    return {"action_mask": masks[name]} if name in masks else {}
 
 
 class BallHead(eqx.Module):
     """Head that returns a normal distribution squashed into a `Ball`.
 
-    A single standard deviation is learned. It does not depend on the state.
+    All directions have one standard deviation. `std` selects how it is computed (`split_std`).
     """
 
     layer: eqx.nn.Linear
     log_std: jax.Array
     space: Ball = eqx.field(static=True)
+    std: StdKind = eqx.field(static=True)
 
-    def __init__(self, inputs: int, space: Ball, initial_std: float, *, key: jax.Array) -> None:
-        self.layer = make_orthogonal_linear(inputs, space.size, key, 0.01)
+    def __init__(
+        self,
+        inputs: int,
+        space: Ball,
+        initial_std: float,
+        std: StdKind = "shared",
+        *,
+        key: jax.Array,
+    ) -> None:
+        size = space.size + (1 if std == "state" else 0)
+        self.layer = make_orthogonal_linear(inputs, size, key, 0.01)
         self.log_std = jnp.asarray(np.log(initial_std), jnp.float32)
-        self.space = space
+        self.space, self.std = space, std
 
     def __call__(
         self, features: jax.Array, obs: Observation
     ) -> distributions.RadiallySquashedGaussian:
-        return distributions.RadiallySquashedGaussian(
-            self.layer(features), self.log_std, self.space
-        )
+        mean, log_std = split_std(self.layer(features), self.log_std, self.space.size, self.std)
+        return distributions.RadiallySquashedGaussian(mean, log_std, self.space)

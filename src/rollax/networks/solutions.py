@@ -13,10 +13,9 @@ from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import layers
 from rollax.networks.critics import TanhHead, make_actor
-from rollax.networks.distributions import RadiallySquashedGaussian
 from rollax.networks.layers import Linear
 from rollax.networks.q_networks import mask_illegal_values
-from rollax.spaces import Ball, Box, Discrete
+from rollax.spaces import Ball, Box, Discrete, normalize_space
 from rollax.types import Observation
 
 
@@ -56,26 +55,13 @@ class GreedyHead(eqx.Module):
         return jnp.argmax(mask_illegal_values(self.layer(features), obs))
 
 
-class DeterministicBallHead(eqx.Module):
-    """Head that returns the action R tanh(|u|) u / |u| in a ball of radius R.
-
-    u are the outputs of a linear layer.
-    """
-
-    layer: Linear
-    space: Ball = eqx.field(static=True)
-
-    def __call__(self, features: jax.Array, obs: Observation) -> jax.Array:
-        raw_action = self.layer(features)
-        return RadiallySquashedGaussian(raw_action, jnp.zeros(()), self.space).action(raw_action)
-
-
 def make_solution(environment: Environment, config: PolicyConfig, key: jax.Array) -> Any:
     """Return an initial solution, a function from an observation to an action.
 
     In a `ClosedFormEnvironment`, the solution is a `ConstantSolution`. Its action is sampled
     uniformly within the bounds, or 0 if the action space is unbounded. In all other environments,
-    the solution is a policy that all agents share. Its actions in a `Box` are in [-1, 1].
+    the solution is a policy that all agents share. Its actions in a `Box` are in [-1, 1], and its
+    actions in a `Ball` are in the unit ball.
 
     Args:
         environment: Environment with the spaces.
@@ -96,15 +82,12 @@ def make_solution(environment: Environment, config: PolicyConfig, key: jax.Array
             space.sample(key) if bounded else jnp.zeros(space.shape, space.dtype)
         )
     if isinstance(space, Discrete):
-        head, outputs, scale = GreedyHead, space.n, 1.0
-    elif isinstance(space, Box) and space.is_bounded and space.dtype.startswith("float"):
-        head, outputs, scale = (
-            (lambda layer: TanhHead(layer, space.shape)),
-            math.prod(space.shape),
-            1.0,
-        )
-    elif isinstance(space, Ball):
-        head, outputs, scale = (lambda layer: DeterministicBallHead(layer, space)), space.size, 1.0
+        head, outputs = GreedyHead, space.n
+    elif isinstance(space, Ball) or (
+        isinstance(space, Box) and space.is_bounded and space.dtype.startswith("float")
+    ):
+        normalized = normalize_space(space)
+        head, outputs = (lambda layer: TanhHead(layer, normalized)), math.prod(space.shape)
     else:
         raise UsageError(
             "Policies in archives require discrete actions, a Ball or a Box of floats with "
@@ -114,7 +97,7 @@ def make_solution(environment: Environment, config: PolicyConfig, key: jax.Array
     return make_actor(
         environment,
         config,
-        lambda features: head(Linear(features, outputs, head_key, scale)),
+        lambda features: head(Linear(features, outputs, head_key, 1.0)),
         encoder_key,
         dense_key,
     )

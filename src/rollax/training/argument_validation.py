@@ -353,7 +353,8 @@ def _network_adapter_message(network: object) -> str | None:
             return (
                 f"network must be a function from a key to a network, got {what} {kind.__name__} "
                 f"of {library}. Pass rollax.networks.interop.{call.format(name=kind.__name__)}. "
-                "The module must take one observation and return (policy, value)."
+                "The module must take one observation and return (policy, value). For other "
+                "outputs, pass algorithm=."
             )
     return None
 

@@ -21,7 +21,8 @@ MAX_COUNT = 2**53
 class RunOptions:
     """Options of the training loop on the host.
 
-    Only the number of steps, the seeds and the evolution options affect the trained policy.
+    Only the number of steps, the seeds, `frame_stack` and the evolution options affect the trained
+    policy.
     """
 
     total_steps: int | None = None
@@ -30,6 +31,8 @@ class RunOptions:
     """Seed of the first member; the same seed gives the same run, bit for bit."""
     seeds: int = 1
     """Number of seeds to train at once in one compiled program."""
+    frame_stack: int = 1
+    """Number of observations that the policy observes at once, the current one and those before."""
     sweep_paired: bool = False
     """Pair the values of a sweep over several settings instead of training every combination."""
     run_dir: Path | None = None
@@ -145,7 +148,9 @@ class RunOptions:
 
 # Counts on the device are int32. Counts on the host are limited to integers that floats represent
 # exactly.
-_DEVICE_COUNT_RANGES = dict.fromkeys(("eval_episodes", "eval_max_steps"), (1, MAX_INT32))
+_DEVICE_COUNT_RANGES = dict.fromkeys(
+    ("eval_episodes", "eval_max_steps", "frame_stack"), (1, MAX_INT32)
+)
 _COUNT_RANGES = dict.fromkeys(
     ("total_steps", "seeds", "keep_last", "log_lines", "devices"), (1, MAX_COUNT)
 )

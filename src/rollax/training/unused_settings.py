@@ -59,6 +59,7 @@ REMEDIES = {
     "agent_id": "The environment has only one agent. Remove the setting",
     "squash": "It applies to continuous actions with bounds. Remove the setting",
     "initial_std": "It applies to continuous actions. Remove the setting",
+    "std": "It applies to continuous actions. Remove the setting",
     "attention": "It applies to observations with a grid. Remove the setting",
     "filters": "It applies to pictures and grids. Remove the setting",
     "embedding": "It applies to grids of symbols. Remove the setting",

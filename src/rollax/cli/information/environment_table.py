@@ -16,7 +16,17 @@ from rollax.environments.suites.table import SUITES, missing_python_version
 from rollax.errors import UnknownNameError, find_similar_names
 from rollax.networks.observation_encoding import describe_observation
 from rollax.runtime.installation import install_command
-from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space
+from rollax.spaces import (
+    Ball,
+    Box,
+    Dict,
+    Discrete,
+    Grid,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    list_parts,
+)
 from rollax.training.presets import list_tuned_algorithms
 from rollax.types import Record
 
@@ -158,8 +168,10 @@ def format_space(space: Space) -> str:
         return f"{space.size} numbers, norm at most {space.radius:g}"
     if isinstance(space, Grid):
         return f"grid {list(space.cells)} of symbols"
-    if isinstance(space, Dict):
-        return "; ".join(f"{name}: {format_space(part)}" for name, part in space.items)
+    if isinstance(space, Dict | Tuple):
+        return "; ".join(
+            f"{name}: {format_space(part)}" for name, part in list_parts(space).items()
+        )
     if not isinstance(space, Box):
         return str(space)
     low, high = float(np.min(space.low)), float(np.max(space.high))

@@ -21,7 +21,7 @@ from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
 from rollax.environments.trace_cache import ObjectCache
-from rollax.environments.wrappers import AgentId
+from rollax.environments.wrappers import AgentId, FrameStack
 from rollax.errors import UsageError, describe_error
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
@@ -208,7 +208,18 @@ def environment_fingerprint(spec: Spec, environment: Environment | None = None) 
 
 
 def wrap_for_networks(spec: Spec, environment: Environment) -> Environment:
-    """Return the environment, with agent ids in observations if the network uses `agent_id`."""
+    """Return the environment, with stacked frames and agent ids if the run uses them.
+
+    Raises:
+        UsageError: If frames are stacked in a simulator on the host.
+    """
+    if spec.options.frame_stack > 1:
+        if is_on_host(environment):
+            raise UsageError(
+                f"frame_stack ({spec.options.frame_stack}) must be 1 in {environment.name}, which "
+                "runs on the host. Stack frames in the simulator, for example with --env.stack."
+            )
+        environment = FrameStack(environment, spec.options.frame_stack)
     return AgentId(environment) if getattr(spec.network, "agent_id", False) else environment
 
 

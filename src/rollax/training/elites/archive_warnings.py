@@ -1,4 +1,4 @@
-"""Warnings for thresholds that no solution exceeds, and for QD scores that fall as archives grow."""
+"""Warnings about archives: thresholds too high for all solutions, and negative QD scores."""
 
 import math
 

@@ -220,7 +220,7 @@ def play_episodes(
         )
         carry, action = act(state, shaped(obs), carry, begins[0], seen(keys), begins[1])
         following = list(seeds(playing.index + width))
-        after = simulators.step(flat(action), following, playing.alive)
+        after = simulators.step(jax.tree.map(flat, action), following, playing.alive)
         given_up = playing.add(after, max_steps)
         obs = after.obs
         if np.any(given_up):

@@ -280,14 +280,17 @@ class SimulatorRunner:
         num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
         obs, reset, carry = self._seen
         taken, ended, ended_info = [], [], []
+        lead = 1 + int(self.has_members)
+
+        def flat(values: np.ndarray) -> np.ndarray:
+            return values.reshape(-1, *values.shape[lead:])
+
         for time in range(num_steps):
             seen, begins, memory = obs, reset, carry
             carry, action, extras = jax.device_get(
                 self._compiled_act_fn(leaves, obs, carry, reset, np.int32(time))
             )
-            after = self._training_simulators.step(
-                action.reshape(-1, *action.shape[1 + int(self.has_members) :])
-            )
+            after = self._training_simulators.step(jax.tree.map(flat, action))
             next_obs, obs = (
                 jax.tree.map(self.shaped, each) for each in (after.next_obs, after.obs)
             )
@@ -550,7 +553,7 @@ def collect_observations(
         for time in range(num_steps):
             seen.append((obs, reset))
             carry, action = act(state, obs, carry, reset, keys, np.full(number, time, np.int32))
-            after = simulators.step(np.asarray(action))
+            after = simulators.step(jax.tree.map(np.asarray, action))
             obs, reset = after.obs, after.terminated | after.truncated
     return jax.tree.map(lambda *x: np.stack(x), *seen)
 

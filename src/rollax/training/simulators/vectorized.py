@@ -311,7 +311,8 @@ class InProcessSimulators:
         for index, simulator in enumerate(self._simulators):
             if not moved[index]:
                 continue
-            step = self._try(index, "step", _step_simulator, simulator, action[index], names)
+            one = jax.tree.map(lambda x, i=index: x[i], action)
+            step = self._try(index, "step", _step_simulator, simulator, one, names)
             reward[index] = step.reward
             terminated[index] = step.terminated
             truncated[index] = step.truncated

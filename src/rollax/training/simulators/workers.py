@@ -99,7 +99,11 @@ class MultiprocessSimulators:
             self._ask(
                 "step",
                 [
-                    (action[s], None if seeds is None else seeds[s], _slice_mask(where, s))
+                    (
+                        jax.tree.map(lambda x, s=s: x[s], action),
+                        None if seeds is None else seeds[s],
+                        _slice_mask(where, s),
+                    )
                     for s in shares
                 ],
             )

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from PIL import Image, ImageDraw
 
@@ -10,7 +11,7 @@ from rollax.canvas.drawing import Drawing
 from rollax.canvas.scene import LegendEntry, fit_font, load_font, truncate_text
 from rollax.environments.capabilities import capabilities
 from rollax.environments.wrapper import trial_episode
-from rollax.spaces import Ball, Box
+from rollax.spaces import Ball, Box, Dict, Tuple, list_parts, list_values
 from rollax.visualization.render.drawings import draw_episode
 from rollax.visualization.render.recorded_episodes import Frame, RecordedEpisode
 
@@ -129,7 +130,9 @@ def agent_rows(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentRo
         action_texts = [
             "start"
             if frame.action is None
-            else describe_action(environment, drawing, i, frame.action[i])
+            else describe_action(
+                environment, drawing, i, jax.tree.map(lambda x, i=i: x[i], frame.action)
+            )
             for i in range(environment.num_agents)
         ]
         numbers = zip(
@@ -159,7 +162,7 @@ def agent_rows(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentRo
     return lines
 
 
-def describe_action(environment: Any, drawing: Drawing, agent: int, action: np.ndarray) -> str:
+def describe_action(environment: Any, drawing: Drawing, agent: int, action: Any) -> str:
     """Return text that describes the action of one agent."""
     if drawing.describe_action_fn is not None:
         return drawing.describe_action_fn(environment, agent, action)
@@ -391,7 +394,13 @@ def _wrap_text(text: str, max_width: float) -> list[str]:
     return [truncate_text(line, style, max_width) for line in lines if line]
 
 
-def _format_action(space: Any, names: tuple[str, ...], action: np.ndarray) -> str:
+def _format_action(space: Any, names: tuple[str, ...], action: Any) -> str:
+    if isinstance(space, Dict | Tuple):
+        values = list_values(space, action)
+        return ", ".join(
+            f"{name} {_format_action(part, (), values[name])}"
+            for name, part in list_parts(space).items()
+        )
     if names:
         return names[int(action)]
     is_real = isinstance(space, Ball | Box)

@@ -114,7 +114,7 @@ def _record_episode(
             plan.keys[0],
             stream_time,
         )
-        action = np.asarray(actions)[0]
+        action = jax.tree.map(lambda x: np.asarray(x)[0], actions)
         obs, reward, terminated, truncated, _ = _call_and_check(
             policy, "step", lambda a=action: simulator.step(a)
         )

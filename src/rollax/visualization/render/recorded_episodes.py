@@ -214,7 +214,7 @@ def _chunk_frames(steps: PyTree, first: int, limit: int, total: np.ndarray) -> l
             first + step + 1,
             select_step(shown_states, step),
             select_step(running.actor.obs, step),
-            np.asarray(action[step]),
+            select_step(jax.tree.map(np.asarray, action), step),
             reward[step],
             totals[step],
             "terminated"

@@ -2,9 +2,10 @@
 
 from rollax.environments.suites.suite import Suite
 
-_NAMES = ("point-maze",)
+_NAMES = ("platforms", "point-maze")
 
 _DESCRIPTIONS = {
+    "platforms": "jumps of two kinds and of any power from platform to platform",
     "point-maze": "a point moves around a cup of walls to the goal behind it",
 }
 

@@ -1,4 +1,4 @@
-"""Drawing of the point maze."""
+"""Drawings of the point maze and of the row of platforms."""
 
 import numpy as np
 from PIL import Image
@@ -12,6 +12,7 @@ from rollax.canvas.scene import (
     draw_square_border,
     square_scene,
 )
+from rollax.environments.native.control.platforms import Platforms, PlatformsState
 from rollax.environments.native.control.point_maze import MazeState, PointMaze
 from rollax.types import Observation
 
@@ -32,6 +33,18 @@ def draw_point_maze(environment: PointMaze, state: MazeState, obs: Observation) 
     return draw_square_border(scene).picture()
 
 
+def draw_platforms(environment: Platforms, state: PlatformsState, obs: Observation) -> Image.Image:
+    """Draw the platform of the agent, the next platform, and the length of the last jump."""
+    scene, half = square_scene(), float(environment.tolerance) / 10
+    gap, landing = float(state.gap), float(state.landing)
+    for middle, color in ((0.05, DARK_GRAY), (0.05 + gap, GREEN)):
+        scene.box(middle, 0.2, 2 * half, 0.1, color)
+    scene.box(0.05 + landing / 2, 0.6, landing, 0.02, LIGHT_GRAY)
+    scene.disc([0.05, 0.25 + _AGENT_RADIUS], _AGENT_RADIUS, BLUE, DARK_GRAY)
+    return draw_square_border(scene).picture()
+
+
 DRAWINGS: dict[str, Drawing] = {
+    "platforms": Drawing(draw_platforms, 2),
     "point-maze": Drawing(draw_point_maze, 10),
 }

@@ -12,8 +12,17 @@ from rollax.coercion import format_value
 from rollax.environments import image_layouts
 from rollax.environments.environment import SpaceConversion
 from rollax.errors import UnknownNameError, UsageError
-from rollax.spaces import MAX_DISCRETE_SIZE, ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
-from rollax.types import Action, Observation
+from rollax.spaces import (
+    MAX_DISCRETE_SIZE,
+    ActionSpace,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    Tuple,
+)
+from rollax.types import Observation
 
 ACTION_MASK = "action_mask"
 ConvertFn = Callable[[Any], Any]
@@ -84,6 +93,7 @@ def make_observation_converter(space: Space, arrange: ConvertFn) -> ConvertFn:
         return lambda value: {
             name: np.asarray(part, types[name]) for name, part in arrange(value).items()
         }
+    assert not isinstance(space, Tuple), "tuples of observations are flattened"
     dtype = np.dtype(space.dtype)
     return lambda value: np.asarray(arrange(value), dtype)
 
@@ -101,6 +111,22 @@ def convert_action_space(name: str, space: theirs.Space) -> tuple[ActionSpace, C
     Raises:
         UsageError: If the space has no counterpart.
     """
+    if isinstance(space, theirs.Dict):
+        parts = {
+            key: convert_action_space(f"{name}, action {key}", part)
+            for key, part in space.spaces.items()
+        }
+        return Dict({key: part for key, (part, _) in parts.items()}), lambda value: {
+            key: convert(value[key]) for key, (_, convert) in parts.items()
+        }
+    if isinstance(space, theirs.Tuple):
+        entries = [
+            convert_action_space(f"{name}, action {index}", part)
+            for index, part in enumerate(space.spaces)
+        ]
+        return Tuple(tuple(part for part, _ in entries)), lambda value: tuple(
+            convert(x) for (_, convert), x in zip(entries, value, strict=True)
+        )
     if isinstance(space, theirs.Discrete):
         _check_discrete_size(name, space.n, space)
         # np.int64 by default, like the samples of gymnasium spaces.
@@ -123,8 +149,9 @@ def convert_action_space(name: str, space: theirs.Space) -> tuple[ActionSpace, C
         return box, lambda value: np.clip(np.asarray(value, dtype), low, high)
     raise UsageError(
         f"{name}: the action space {_format_space(space)} has no counterpart. It must be a "
-        "Discrete, a MultiDiscrete or MultiBinary with one axis, or a Box of floats. Convert it "
-        "with gymnasium.wrappers.TransformAction and pass the result to rollax.from_gymnasium."
+        "Discrete, a MultiDiscrete or MultiBinary with one axis, a Box of floats, or a Dict or "
+        "Tuple of these. Convert it with gymnasium.wrappers.TransformAction and pass the result "
+        "to rollax.from_gymnasium."
     )
 
 
@@ -142,12 +169,7 @@ def space_conversion(
     Returns:
         The conversion. Its observation function raises UsageError for values outside of the space.
     """
-    _, convert_action_fn = convert_action_space(name, actions)
     description = f"{name}: {_format_space(observations)}"
-    start = actions.start if isinstance(actions, theirs.Discrete) else 0
-
-    def with_start(value: Action) -> Any:  # for single actions and batches
-        return (value + start).astype(actions.dtype)
 
     def convert_observation(value: Observation) -> Any:
         try:
@@ -155,11 +177,20 @@ def space_conversion(
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"The observation must belong to {description}.") from error
 
-    return SpaceConversion(
-        convert_observation,
-        with_start if isinstance(actions, theirs.Discrete) else convert_action_fn,
-        description,
-    )
+    return SpaceConversion(convert_observation, _batch_action_fn(name, actions), description)
+
+
+def _batch_action_fn(name: str, space: theirs.Space) -> ConvertFn:
+    """Return the function that converts single actions and batches to gymnasium actions."""
+    if isinstance(space, theirs.Discrete):
+        return lambda value: (value + space.start).astype(space.dtype)
+    if isinstance(space, theirs.Dict):
+        parts = {key: _batch_action_fn(name, part) for key, part in space.spaces.items()}
+        return lambda value: {key: convert(value[key]) for key, convert in parts.items()}
+    if isinstance(space, theirs.Tuple):
+        entries = [_batch_action_fn(name, part) for part in space.spaces]
+        return lambda value: tuple(convert(x) for convert, x in zip(entries, value, strict=True))
+    return convert_action_space(name, space)[1]
 
 
 def check_structure(space: theirs.Space, value: Observation) -> None:
