@@ -130,6 +130,7 @@ def origin_rows(policy: Policy, document: Record) -> dict[str, str]:
         "seed": str(document["seed"]),
         **({} if policy.member is None else {"member": f"{policy.member} of {spec.num_members}"}),
         **({"elite": elite[-1]} if elite else {}),
+        **({"phases": "; ".join(phase.describe() for phase in spec.phases)} if spec.phases else {}),
         "run": document["run"],
     }
 

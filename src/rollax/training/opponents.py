@@ -166,12 +166,21 @@ def copy_opponents(
         target.mkdir(parents=True)
         shutil.copy(run / layout.CONFIG_FILE, target)
         _copy_folder(run / checkpoint, target / checkpoint)
-        if (run / OPPONENTS_FOLDER).is_dir():
-            _copy_folder(run / OPPONENTS_FOLDER, target / OPPONENTS_FOLDER)
+        copy_opponents_folder(run, target)
         fsync_tree(target)
     spec = dataclasses.replace(spec, opponents=copies)
     layout.write_spec(folder, spec)
     return spec
+
+
+def copy_opponents_folder(run: Path, target: Path) -> None:
+    """Copy the opponents in the folder of a run to another folder, if there are any.
+
+    Raises:
+        UsageError: If the folder contains a symbolic link.
+    """
+    if (run / OPPONENTS_FOLDER).is_dir():
+        _copy_folder(run / OPPONENTS_FOLDER, target / OPPONENTS_FOLDER)
 
 
 def _copy_folder(folder: Path, target: Path) -> None:

@@ -480,7 +480,7 @@ def _single_run_functions(spec: Spec, algorithm: Algorithm, shown: Environment) 
         evaluate=make_run_evaluator(spec, algorithm, shown),
         config=_member_config(spec, member),
         run_key=keys.training_key(seed),
-        eval_key=keys.evaluation_key(seed),
+        eval_key=keys.evaluation_key(_evaluation_seed(spec, seed)),
         abstract=abstract_member_state(spec, algorithm),
     )
 
@@ -515,9 +515,14 @@ def population_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -
         evaluate=evaluate,
         config=config,
         run_key=run_key,
-        eval_key=_stack_keys(keys.evaluation_key, seeds),
+        eval_key=_stack_keys(keys.evaluation_key, [_evaluation_seed(spec, s) for s in seeds]),
         abstract=jax.eval_shape(running.init, shapes, config),
     )
+
+
+def _evaluation_seed(spec: Spec, seed: int) -> int:
+    """Return the seed of the evaluations of a member, whose seed is `seed`."""
+    return seed if spec.options.eval_seed is None else spec.options.eval_seed
 
 
 def _stack_keys(key: Callable[[int], jax.Array], seeds: list[int]) -> jax.Array:

@@ -192,6 +192,7 @@ def _describe_run(run: RunFacts) -> dict[str, str]:
         "resumed": f"at step {', '.join(f'{max(step, 0):,}' for step in run.resumed)}"
         if run.resumed
         else "",
+        "phases": "; ".join(phase.describe() for phase in spec.phases),
         "folder": str(run.folder),
     }
     return {name: text for name, text in facts.items() if text}
