@@ -47,6 +47,7 @@ def train(
     arguments: SettingValues | None = None,
     eval_arguments: SettingValues | None = None,
     sweep: SettingValues | None = None,
+    randomize: SettingValues | None = None,
     opponents: Mapping[str, RunPath] | None = None,
     evolve: SettingValues | None = None,
     options: RunOptions | SettingValues | None = None,
@@ -75,6 +76,9 @@ def train(
             tasks.
         sweep: Dictionary from the name of a traced setting to its values. Each combination of
             values and seed becomes a member.
+        randomize: Dictionary from the name of an environment parameter to its range, `(low, high)`.
+            Training samples the parameter at the start of every episode
+            (`rollax.environments.wrappers.DomainRandomization`). Evaluations use the fixed value.
         opponents: Dictionary from an agent type to a run. Agents of this type follow the policy of
             that run and do not learn. "RUN" or a result selects the last checkpoint of the run,
             "RUN@best" the best checkpoint, and "RUN@40960" the checkpoint at a step. The policies
@@ -117,8 +121,7 @@ def train(
     argument_validation.check_display(show)
     check_user_functions(metrics=metrics, stop_when=stop_fn)
     callbacks = dispatch.parse_callbacks(callback)
-    if custom_environment is not None:
-        argument_validation.check_no_environment_arguments(arguments, eval_arguments)
+    argument_validation.check_arguments_fit(custom_environment, arguments, eval_arguments)
     modules = coerce("imports", imports, tuple[str, ...])
     spec = make_spec(
         algorithm=name,
@@ -132,6 +135,7 @@ def train(
         opponents=opponents,
         evolve=evolve,
         imports=tuple(dict.fromkeys((*modules, *packages))),
+        randomize=randomize,
     )
     warnings = _warn_about_eval_arguments(spec, custom_environment)
     spec = programs.with_custom_objects(spec, custom_environment, make_network)
@@ -218,8 +222,8 @@ def resume(
     Raises:
         UsageError: If the run does not exist or has finished, if checkpoints are missing, or if
             config.yaml has changed since they were written. If a changed setting does not fit the
-            state. If an environment or network is passed although the run was started without such an object. If a callback raises, after the run
-            is saved.
+            state. If an environment or network is passed although the run was started without such
+            an object. If a callback raises, after the run is saved.
         KeyboardInterrupt: After an interrupt, as in `train`.
     """
     argument_validation.check_display(show)

@@ -87,6 +87,7 @@ def parse_train_words(
     rest, sweep = take_prefixed_options(rest, "--sweep.")
     rest, evolve = take_prefixed_options(rest, "--evolve.")
     rest, opponents = take_prefixed_options(rest, "--opponents.")
+    rest, randomize = take_prefixed_options(rest, "--randomize.")
     kinds = get_algorithm_entry(algorithm)
     registry.check_environment_id(environment)
     rest, file = take_option_value(rest, "--preset")
@@ -112,6 +113,7 @@ def parse_train_words(
         },
         "opponents": {kind: str(run) for kind, run in unwrap_single_values(opponents).items()},
         "evolve": evolve,
+        "randomize": randomize,
         "options": parsed.run,
     }
     return words_of, parsed.json

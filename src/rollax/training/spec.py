@@ -29,7 +29,11 @@ from rollax.populations.evolution import EPISODE_RETURN, EvolutionConfig, Range,
 from rollax.training.options import RunOptions, check_evolve_options
 from rollax.training.presets import Preset, load_preset
 from rollax.training.run_folder.phases import Phase, best_phase_starts
-from rollax.training.value_ranges import parse_evolve_ranges, parse_sweep_values
+from rollax.training.value_ranges import (
+    parse_evolve_ranges,
+    parse_randomized_ranges,
+    parse_sweep_values,
+)
 from rollax.types import RunPath, SettingValues
 
 CUSTOM = "custom"  # replaces the settings of a user's network
@@ -59,6 +63,8 @@ class Spec:
         imports: Names of modules that register environments or algorithms of the run. When a run
             folder is read, these modules are imported only if the user trusts the folder.
         phases: Changes of settings by resumes, in order.
+        randomize: Range of each environment parameter that training samples in every episode,
+            keyed by name. Evaluations use the fixed values.
     """
 
     algorithm: str
@@ -77,6 +83,7 @@ class Spec:
     own_environment: bool = False
     imports: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ()
+    randomize: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     @property
     def best_phase_starts(self) -> tuple[int, ...]:
@@ -213,6 +220,7 @@ def make_spec(
     opponents: Mapping[str, RunPath] | None = None,
     evolve: SettingValues | None = None,
     imports: tuple[str, ...] = (),
+    randomize: SettingValues | None = None,
 ) -> Spec:
     """Build and check the specification of a new run.
 
@@ -228,6 +236,7 @@ def make_spec(
         opponents: Folder of the run with the opponent's policy, keyed by agent type, or None.
         evolve: Range of each evolving setting, keyed by setting name, or None.
         imports: Names of modules that register environments or algorithms of the run.
+        randomize: Range of each environment parameter that training samples, or None.
 
     Returns:
         The specification.
@@ -272,6 +281,7 @@ def make_spec(
         opponents=opponent_runs,
         evolve=ranges,
         imports=imports,
+        randomize=parse_randomized_ranges(randomize),
     )
     spec = with_eval_arguments(spec, differing_arguments)
     check_step_counts(spec)

@@ -27,7 +27,11 @@ from rollax.training.spec import (
     explain_missing_imports,
     get_algorithm_entry,
 )
-from rollax.training.value_ranges import parse_evolve_ranges, parse_sweep_values
+from rollax.training.value_ranges import (
+    parse_evolve_ranges,
+    parse_randomized_ranges,
+    parse_sweep_values,
+)
 from rollax.types import Record, SettingValues
 
 MAX_FILE_BYTES = 1_000_000
@@ -40,7 +44,7 @@ NEW_OPTION_DEFAULTS = {
     "eval_seed": None,
 }
 # Defaults of keys that run folders of earlier versions lack.
-NEW_KEY_DEFAULTS = {"phases": []}
+NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}}
 MAX_VALUES = 256  # values of one setting, such as layer sizes
 MAX_NODES, MAX_DEPTH = 100_000, 20  # of the values in the file
 # The C loader is ten times as fast.
@@ -223,6 +227,7 @@ def parse_spec(document: Record) -> Spec:
         raise UsageError("options.total_steps must be an integer, got None.")
     traced = [name for name in traced_field_names(entry.config) if name != "total_updates"]
     values["sweep"] = parse_sweep_values(values["sweep"], entry.config, traced)
+    values["randomize"] = parse_randomized_ranges(values["randomize"])
     evolve = parse_evolve_ranges(document["evolve"], entry.config, traced)
     check_population(values["sweep"], evolve, options)
     spec = Spec(

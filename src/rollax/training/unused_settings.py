@@ -133,6 +133,8 @@ def check_changed_settings(
     # A change of `learning_rate` scales the other learning rates, which may be unused.
     scaled = [n for n in changed if n.endswith("_learning_rate") and "learning_rate" in changed]
     names = [name for name in changed if name in traced and name not in scaled]
+    if not names:
+        return
     has_custom_object = environment is not None or make_network is not None
     with (
         cache.enable_for_checks(),

@@ -91,6 +91,7 @@ def test_a_killed_phase_is_continued(finished: Path, tmp_path: Path) -> None:
         ({"config": {"value_clip": 0.1}}, "config.value_clip .0.1. has no effect"),
         ({"config": {"gamma": 0.9}, "total_steps": None}, "is finished at 128 steps"),
         ({"eval_sede": 3}, "unknown option to change at a resume 'eval_sede'.*eval_seed"),
+        ({"config": {"learning_rate": 1}, "learning_rate": 1.0}, "learning_rate is given twice"),
         ({"fork": Path("a\0b")}, "must not contain zero bytes"),
     ],
 )

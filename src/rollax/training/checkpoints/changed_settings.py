@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -49,6 +50,8 @@ def with_changed_config(
     """
     if config is None and learning_rate is None:
         return spec
+    if learning_rate is not None and isinstance(config, Mapping) and "learning_rate" in config:
+        raise UsageError("learning_rate is given twice. Remove it from config, or as an argument.")
     entry = get_algorithm_entry(spec.algorithm)
     values = vars(spec.config) | _constant_rate_values(spec, learning_rate)
     changed = resolve_config(entry, values, config)

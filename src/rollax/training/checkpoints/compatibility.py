@@ -264,11 +264,11 @@ def _check_same_settings(folder: Path, spec: Spec, checkpoint_settings: Record) 
     may differ, for example the path of a file that was moved. Each differing argument gives one
     warning. Any other difference raises UsageError.
     """
-    new_defaults = {"options": NEW_OPTION_DEFAULTS, **NEW_KEY_DEFAULTS}
     settings = undo_phases(layout.persistent_settings(spec), count_phases(checkpoint_settings))
     current, saved = (
         _flatten_settings(settings),
-        _flatten_settings(new_defaults) | _flatten_settings(checkpoint_settings),
+        _flatten_settings({"options": NEW_OPTION_DEFAULTS})
+        | _flatten_settings(NEW_KEY_DEFAULTS | checkpoint_settings),
     )
     changed = [name for name in current | saved if current.get(name) != saved.get(name)]
     changes = {

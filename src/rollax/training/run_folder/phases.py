@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollax.coercion import coerce, format_value
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.types import Record
 
 # Settings that determine the result of an evaluation. Evaluations before and after a change of
@@ -77,6 +77,9 @@ def parse_phases(values: object) -> tuple[Phase, ...]:
                 "Restore an earlier version of the file."
             )
         pairs = coerce(f"{name}.changes", entry["changes"], dict[str, tuple[Any, Any]])
+        for path in pairs:
+            if path not in EVALUATION_SETTINGS and not path.startswith("config."):
+                raise UnknownNameError(f"setting in {name}.changes", path, EVALUATION_SETTINGS)
         for part in pairs.get("arguments", ()):
             coerce(f"{name}.changes.arguments", part, dict[str, Any])
         phases.append(
@@ -90,9 +93,9 @@ def parse_phases(values: object) -> tuple[Phase, ...]:
 
 
 def best_phase_starts(phases: Sequence[Phase]) -> tuple[int, ...]:
-    """Return the steps after which evaluations cannot be compared with earlier ones."""
+    """Return the steps after which evaluations cannot be compared with earlier ones, ascending."""
     return tuple(
-        phase.step for phase in phases if any(path in EVALUATION_SETTINGS for path in phase.changes)
+        sorted(phase.step for phase in phases if phase.changes.keys() & set(EVALUATION_SETTINGS))
     )
 
 
