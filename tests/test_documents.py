@@ -108,6 +108,16 @@ def test_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(programs) == 4
 
 
+@pytest.mark.parametrize(("page", "number"), [("continue", 2), ("curriculum", 3)])
+def test_phases(page: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So do the examples of runs that continue with other settings."""
+    monkeypatch.chdir(tmp_path)
+    programs = programs_of(f"docs/{page}.md")
+    with jax.debug_key_reuse(False):  # as above
+        exec("\n".join(programs), {"__name__": "__main__"})
+    assert len(programs) == number
+
+
 def test_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So do the examples of Python and notebooks."""
     monkeypatch.chdir(tmp_path)

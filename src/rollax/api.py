@@ -16,7 +16,8 @@ from rollax.training import argument_validation, loop, unused_settings, user_imp
 from rollax.training.callbacks import dispatch, stop_conditions
 from rollax.training.callbacks.events import Callback
 from rollax.training.callbacks.user_functions import MetricsFn, check_user_functions
-from rollax.training.checkpoints import compatibility
+from rollax.training.checkpoints import changed_settings, compatibility
+from rollax.training.checkpoints.fork import continue_in_new_folder
 from rollax.training.compile import program as programs
 from rollax.training.compile import run_check
 from rollax.training.console.messages import describe_ignored_eval_arguments
@@ -46,6 +47,7 @@ def train(
     arguments: SettingValues | None = None,
     eval_arguments: SettingValues | None = None,
     sweep: SettingValues | None = None,
+    randomize: SettingValues | None = None,
     opponents: Mapping[str, RunPath] | None = None,
     evolve: SettingValues | None = None,
     options: RunOptions | SettingValues | None = None,
@@ -75,6 +77,9 @@ def train(
             tasks.
         sweep: Dictionary from the name of a traced setting to its values. Each combination of
             values and seed becomes a member.
+        randomize: Dictionary from the name of an environment parameter to its range, `(low, high)`.
+            Training samples the parameter at the start of every episode
+            (`rollax.environments.wrappers.DomainRandomization`). Evaluations use the fixed value.
         opponents: Dictionary from an agent type to a run. Agents of this type follow the policy of
             that run and do not learn. "RUN" or a result selects the last checkpoint of the run,
             "RUN@best" the best checkpoint, and "RUN@40960" the checkpoint at a step. The policies
@@ -118,8 +123,7 @@ def train(
     argument_validation.check_display(show)
     check_user_functions(metrics=metrics, stop_when=stop_fn)
     callbacks = dispatch.parse_callbacks(callback)
-    if custom_environment is not None:
-        argument_validation.check_no_environment_arguments(arguments, eval_arguments)
+    argument_validation.check_arguments_fit(custom_environment, arguments, eval_arguments)
     modules = coerce("imports", imports, tuple[str, ...])
     spec = make_spec(
         algorithm=name,
@@ -133,6 +137,7 @@ def train(
         opponents=opponents,
         evolve=evolve,
         imports=tuple(dict.fromkeys((*modules, *packages))),
+        randomize=randomize,
     )
     warnings = _warn_about_eval_arguments(spec, custom_environment)
     spec = programs.with_custom_objects(spec, custom_environment, make_network)
@@ -163,11 +168,14 @@ def train(
 @accept_result
 @user_imports.accept_trust_keyword
 @standard_numerics()
-@coerce_arguments(folder=Path, total_steps=int | None, quiet=bool)
+@coerce_arguments(folder=Path, total_steps=int | None, fork=Path | None, quiet=bool)
 def resume(
     folder: RunPath,
     *,
     total_steps: int | None = None,
+    config: Config | SettingValues | None = None,
+    arguments: SettingValues | None = None,
+    fork: Path | str | None = None,
     environment: Environment | None = None,
     network: NetworkFn | None = None,
     metrics: MetricsFn | None = None,
@@ -179,16 +187,27 @@ def resume(
     trust: bool = False,
     **changes: object,
 ) -> Result:
-    """Resume a run from its newest checkpoint, bit-identical to a run without interruption.
+    """Resume a run from its newest checkpoint.
+
+    Without changes, the result is bit-identical to that of a run without interruption. New values
+    of settings or arguments begin a new phase of the run, which is recorded in the run folder.
 
     Args:
         folder: Result of the run, or its folder.
         total_steps: New total number of environment steps, including the steps before the resume.
             It also changes the end of schedules. None keeps the stored number.
+        config: Dictionary of settings of the algorithm that change. The optimizer and the rest of
+            the state continue. Static settings may change if they do not determine the shapes of
+            the state.
+        arguments: Dictionary of arguments of the environment that change. The spaces must stay the
+            same. The best checkpoint is then selected among the evaluations of the new phase.
+        fork: New folder for a run that continues this one, which stays unchanged. None continues
+            the run in its folder.
         environment: The environment, if the run was started with an environment object.
         network: The network function, if the run was started with a network function.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
-        learning_rate: Constant learning rate that replaces the schedule.
+        learning_rate: Constant learning rate that replaces the schedule. Other
+            learning rates keep their ratio to it.
         callback: Callbacks, as in `train`.
         stop_when: Condition or function that stops the run early, as in `train`. A condition
             replaces the stored condition. "off" removes the stored condition.
@@ -196,16 +215,17 @@ def resume(
         show: Display that replaces the default display.
         trust: Whether to import the modules that are listed in the folder. Set it only for folders
             from people that you trust.
-        **changes: New values of other `RunOptions`, such as `on_nonfinite` or `devices`.
+        **changes: New values of other `RunOptions`, such as `eval_seed`, `on_nonfinite` or
+            `devices`.
 
     Returns:
         The result of the run.
 
     Raises:
         UsageError: If the run does not exist or has finished, if checkpoints are missing, or if
-            config.yaml has changed since they were written. If an environment or network is passed
-            although the run was started without such an object. If a callback raises, after the run
-            is saved.
+            config.yaml has changed since they were written. If a changed setting does not fit the
+            state. If an environment or network is passed although the run was started without such
+            an object. If a callback raises, after the run is saved.
         KeyboardInterrupt: After an interrupt, as in `train`.
     """
     argument_validation.check_display(show)
@@ -213,21 +233,24 @@ def resume(
     condition, stop_fn = stop_conditions.split_stop_when(stop_when)
     check_user_functions(metrics=metrics, stop_when=stop_fn)
     callbacks = dispatch.parse_callbacks(callback)
-    folder = Path(folder)
+    folder, fork = Path(folder), None if fork is None else Path(fork)
     custom_environment = argument_validation.validate_environment_object(environment)
     stored_spec = layout.read_spec(folder)
     if condition is not None:
         changes["stop_when"] = stop_conditions.remove_if_off(condition)
     spec = compatibility.with_resume_options(stored_spec, total_steps, changes)
-    constant_rate = compatibility.validate_learning_rate(stored_spec, learning_rate)
-    warnings = compatibility.check_resume(
-        folder, spec, stored_spec, custom_environment, network, constant_rate
-    )
+    spec = changed_settings.with_changed_config(spec, config, learning_rate)
+    spec = changed_settings.with_changed_arguments(spec, arguments)
+    spec = changed_settings.with_new_phase(spec, stored_spec, folder, fork)
+    warnings = compatibility.check_resume(folder, spec, stored_spec, custom_environment, network)
     policies = load_opponents(spec, custom_environment, network, folder)
     run_environment = add_opponents(spec, custom_environment, policies)
+    changed_settings.check_changes(spec, stored_spec, run_environment, network)
     run_check.check_run(spec, run_environment, network)
     loop.check_metrics_and_loggers(spec, metrics, run_environment, callbacks)
-    _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks, constant_rate)
+    _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks)
+    if fork is not None:
+        folder = continue_in_new_folder(folder, stored_spec, spec, custom_environment, network)
     with layout.lock_run_folder(folder):
         outcome = run_in_folder(
             spec,
@@ -237,7 +260,6 @@ def resume(
             metrics=metrics,
             show=show or make_display(quiet),
             warnings=warnings,
-            learning_rate=constant_rate,
             stop_when=stop_fn,
             callbacks=callbacks,
             quiet=quiet,
@@ -250,14 +272,11 @@ def _check_same_call_in_all_processes(
     metrics: MetricsFn | None,
     stop_when: StopWhenFn | None,
     callbacks: Sequence[dispatch.NamedCallback],
-    learning_rate: float | None = None,
 ) -> None:
     """Raise UsageError if the arguments differ between the processes of a distributed run."""
     passed = argument_validation.describe_passed_arguments(metrics=metrics, stop_when=stop_when)
     passed += dispatch.describe_callbacks(callbacks)
-    processes.check_processes_match(
-        f"{layout.spec_to_text(spec)}{passed}learning_rate: {learning_rate}", spec.imports
-    )
+    processes.check_processes_match(f"{layout.spec_to_text(spec)}{passed}", spec.imports)
 
 
 def _warn_about_eval_arguments(spec: Spec, environment: Environment | None) -> list[str]:

@@ -88,7 +88,7 @@ def load(
     loaded = _load_checkpoint(folder, spec, algorithm, checkpoint, member)
     return Policy(
         spec=spec,
-        environment=run_environment
+        environment=programs.fixed_environment(spec, run_environment)
         if is_environment_passed
         else programs.evaluation_environment(spec, run_environment),
         step=loaded.step,

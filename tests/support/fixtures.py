@@ -35,7 +35,8 @@ def programs_compiled_once() -> Iterator[None]:
             "on_nonfinite": "stop",
             "stop_when": None,
         }
-        which = dataclasses.replace(spec, options=dataclasses.replace(spec.options, **host))
+        host_options = dataclasses.replace(spec.options, **host)
+        which = dataclasses.replace(spec, options=host_options, phases=())
         parts = (
             None if environment is None else (jax.tree.structure(environment), type(environment))
         )

@@ -328,8 +328,8 @@ def batch_faults(env: Any) -> list[str]:
     return [
         f"its leaves must belong to one environment, but all {len(shapes)} lead with an axis of "
         f"{leading_size}, as under jax.vmap. Pass one environment. To sample leaves for every "
-        "episode, use rollax.environments.wrappers.DomainRandomization(environment, "
-        "{NAME: (LOW, HIGH)})."
+        "episode, pass randomize={NAME: (LOW, HIGH)} to rollax.train, or use "
+        "rollax.environments.wrappers.DomainRandomization(environment, {NAME: (LOW, HIGH)})."
     ]
 
 

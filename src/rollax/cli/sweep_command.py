@@ -210,9 +210,9 @@ def _parse_study_words(
         )
     except UnknownNameError as error:
         raise _suggest_sweep_option(error, rest) from None
-    if given["sweep"] or given["evolve"] or given["opponents"]:
+    if any(given[name] for name in ("sweep", "evolve", "opponents", "randomize")):
         raise UsageError(
-            "--evolve.NAME and --opponents.TYPE are options of `rollax train`. "
+            "--evolve.NAME, --opponents.TYPE and --randomize.NAME are options of `rollax train`. "
             "Remove them from the sweep."
         )
     kinds = get_algorithm_entry(names[0])

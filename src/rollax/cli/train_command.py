@@ -24,6 +24,7 @@ from rollax.cli.parsing.dynamic_options import (
     unwrap_single_values,
 )
 from rollax.cli.parsing.shared_options import SharedOptions
+from rollax.coercion import field_types
 from rollax.config import resolve_settings, traced_field_names, validate_settings
 from rollax.distributed import processes
 from rollax.environments import registry
@@ -33,6 +34,7 @@ from rollax.training.console.signals import get_interrupt_result
 from rollax.training.options import RunOptions
 from rollax.training.presets import Preset, example_environment, load_preset
 from rollax.training.result import Result
+from rollax.training.run_folder import layout
 from rollax.training.spec import DEFAULT_TOTAL_STEPS, get_algorithm_entry
 from rollax.types import Record, SettingValues
 
@@ -85,6 +87,7 @@ def parse_train_words(
     rest, sweep = take_prefixed_options(rest, "--sweep.")
     rest, evolve = take_prefixed_options(rest, "--evolve.")
     rest, opponents = take_prefixed_options(rest, "--opponents.")
+    rest, randomize = take_prefixed_options(rest, "--randomize.")
     kinds = get_algorithm_entry(algorithm)
     registry.check_environment_id(environment)
     rest, file = take_option_value(rest, "--preset")
@@ -110,6 +113,7 @@ def parse_train_words(
         },
         "opponents": {kind: str(run) for kind, run in unwrap_single_values(opponents).items()},
         "evolve": evolve,
+        "randomize": randomize,
         "options": parsed.run,
     }
     return words_of, parsed.json
@@ -260,7 +264,11 @@ def _make_options_class(algorithm: str, tuned: Preset) -> type:
 
 @dataclasses.dataclass(frozen=True)
 class ResumeOptions:
-    """Continue a run from its newest checkpoint, bit for bit."""
+    """Continue a run from its newest checkpoint, bit for bit if nothing changes.
+
+    Settings of the algorithm and --env.NAME, as in rollax train, begin a new phase of the run:
+    rollax resume RUN --total-steps 2M --entropy-coefficient 0 --env.gravity 15
+    """
 
     run: tyro.conf.Positional[Path]
     """Folder of the run."""
@@ -268,9 +276,13 @@ class ResumeOptions:
     """New total number of steps. Schedules end there."""
     learning_rate: float | None = None
     """Constant learning rate from here on, instead of the schedule."""
+    fork: Path | None = None
+    """New folder for a run that continues this one. This run stays unchanged."""
     stop_when: str | None = None
     """Condition that stops the run after an evaluation, such as "return_mean>=195". "off" removes
     the condition of the run. Unchanged by default."""
+    eval_seed: int | None = None
+    """Seed of the evaluation episodes, the same for all members. Unchanged by default."""
     on_nonfinite: Literal["stop", "rollback"] | None = None
     """Action on values that are not finite. Unchanged by default."""
     devices: int | Literal["auto"] | None = None
@@ -285,19 +297,21 @@ class ResumeOptions:
 
 def resume(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax resume` and return its exit code."""
-    given = parse_options(ResumeOptions, arguments, "rollax resume")
+    given, config, env = _parse_resume_words(arguments)
     changes = {
         name: getattr(given, name)
-        for name in ("on_nonfinite", "devices", "env_workers", "env_timeout")
+        for name in ("eval_seed", "on_nonfinite", "devices", "env_workers", "env_timeout")
     }
     changes = {name: value for name, value in changes.items() if value is not None}
-    rate = given.learning_rate
     show = make_display(stderr=given.json)
     result = _result_or_interrupted(
         lambda: api.resume(
             given.run,
             total_steps=given.total_steps,
-            learning_rate=rate,
+            config=config,
+            arguments=env,
+            fork=given.fork,
+            learning_rate=given.learning_rate,
             stop_when=given.stop_when,
             show=show,
             **changes,
@@ -305,3 +319,44 @@ def resume(arguments: list[str], shared: SharedOptions) -> int:
     )
     _print_result(result.summary(), given.json)
     return result.exit_code
+
+
+class _ResumeWords(NamedTuple):
+    """Parsed arguments of `rollax resume`: options, changed settings, and changed arguments."""
+
+    options: ResumeOptions
+    config: dict[str, Any]
+    arguments: dict[str, Any]
+
+
+def _parse_resume_words(words: list[str]) -> _ResumeWords:
+    """Parse the arguments of `rollax resume`.
+
+    The names of settings depend on the run, so its folder is read if an option is not one of
+    `ResumeOptions`.
+    """
+    options = field_types(ResumeOptions)
+    given = [word[2:].partition("=")[0].replace("-", "_") for word in words if word[:2] == "--"]
+    if set(given) <= {*options, "help", "no_json"} or words[0].startswith("-"):
+        return _ResumeWords(parse_options(ResumeOptions, words, "rollax resume"), {}, {})
+    spec = layout.read_spec(Path(words[0]))
+    entry = get_algorithm_entry(spec.algorithm)
+    groups = {"config.": entry.config}
+    rest = flags.expand_option_names(
+        words, ResumeOptions, groups, lambda: environments.default_arguments(spec.environment)
+    )
+    rest, env = take_prefixed_options(flags.normalize_switches(rest, groups), "--env.")
+    command = dataclasses.make_dataclass(
+        "Resume",
+        [
+            ("options", tyro.conf.OmitArgPrefixes[ResumeOptions]),
+            ("config", entry.config, dataclasses.field(default=spec.config)),
+        ],
+    )
+    parsed: Any = parse_options(command, rest, "rollax resume")
+    changed = {
+        name: value
+        for name, value in vars(parsed.config).items()
+        if value != getattr(spec.config, name)
+    }
+    return _ResumeWords(parsed.options, changed, unwrap_single_values(env))

@@ -15,6 +15,7 @@ from rollax.exporting.policy_function import KEY, RESET, UNIFORM
 from rollax.policy import Policy
 from rollax.runtime.printing import escape_control_characters
 from rollax.training.checkpoints import compatibility
+from rollax.training.console.messages import describe_randomization
 from rollax.training.evaluation.metrics import format_number
 from rollax.training.evaluation.statistics import summarize
 from rollax.training.run_folder import layout
@@ -118,6 +119,7 @@ def origin_rows(policy: Policy, document: Record) -> dict[str, str]:
     return {
         "task": spec.environment + (f" ({arguments})" if arguments else ""),
         **({"evaluations differ in": evaluated} if evaluated else {}),
+        **({"randomization": ". ".join(describe_randomization(spec))} if spec.randomize else {}),
         "observations": str(environment.observation_space),
         "actions": str(environment.action_space),
         **(
@@ -130,6 +132,7 @@ def origin_rows(policy: Policy, document: Record) -> dict[str, str]:
         "seed": str(document["seed"]),
         **({} if policy.member is None else {"member": f"{policy.member} of {spec.num_members}"}),
         **({"elite": elite[-1]} if elite else {}),
+        **({"phases": "; ".join(phase.describe() for phase in spec.phases)} if spec.phases else {}),
         "run": document["run"],
     }
 

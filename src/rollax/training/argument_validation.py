@@ -189,12 +189,21 @@ def validate_environment(environment: object) -> Environment | None:
     return cast(Environment, to_single_precision(environment))
 
 
-def check_no_environment_arguments(arguments: object, eval_arguments: object) -> None:
+def check_arguments_fit(
+    environment: Environment | None, arguments: object, eval_arguments: object
+) -> None:
     """Check that no environment arguments were passed together with an environment object.
 
+    Args:
+        environment: Environment object, or None if the environment is made from its id.
+        arguments: Arguments of the environment.
+        eval_arguments: Arguments of the environment in evaluations.
+
     Raises:
-        UsageError: If `arguments` or `eval_arguments` is not empty.
+        UsageError: If there is an object, and `arguments` or `eval_arguments` is not empty.
     """
+    if environment is None:
+        return
     if coerce_dict("arguments", arguments) or coerce_dict("eval_arguments", eval_arguments):
         raise UsageError(ARGUMENTS_NEED_ID_MESSAGE)
 

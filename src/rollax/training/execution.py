@@ -38,7 +38,6 @@ def run_in_folder(
     metrics: MetricsFn | None,
     show: Display,
     warnings: list[str],
-    learning_rate: float | None = None,
     stop_when: StopWhenFn | None = None,
     callbacks: Sequence[NamedCallback] = (),
     is_new: bool = False,
@@ -55,7 +54,6 @@ def run_in_folder(
         metrics: User function that computes custom metrics of an evaluation, or None.
         show: Display, which is closed when the run ends.
         warnings: Warnings to show first.
-        learning_rate: Constant learning rate in place of the schedule, or None.
         stop_when: Function that may stop the run early, or None.
         callbacks: Callbacks of the user.
         is_new: Whether the run is new rather than resumed.
@@ -77,6 +75,7 @@ def run_in_folder(
             for line in [
                 *messages.describe_overridden_switches(),
                 messages.describe_run(spec, folder),
+                *messages.describe_randomization(spec),
                 *describe_inputs(spec, observed, network),
             ]:
                 show.message(line)
@@ -89,7 +88,6 @@ def run_in_folder(
                 program=program,
                 show=show,
                 metric=metrics,
-                learning_rate=learning_rate,
                 stop_when=stop_when,
                 callbacks=callbacks,
                 quiet=quiet,

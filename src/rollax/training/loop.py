@@ -34,7 +34,7 @@ from rollax.training.run_folder.layout import installed_version
 from rollax.training.run_folder.metric_sinks import missing_package_error
 from rollax.training.session import (
     Session,
-    apply_schedules,
+    apply_settings,
     open_recorder,
     restore_or_init,
     run_callbacks,
@@ -344,7 +344,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     session.state = changed_state.with_rollback_keys(
         session.program.algorithm,
         session.spec,
-        apply_schedules(session, state),
+        apply_settings(session, state, step),
         session.updates,
         session.num_rollbacks,
     )

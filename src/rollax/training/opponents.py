@@ -166,16 +166,30 @@ def copy_opponents(
         target.mkdir(parents=True)
         shutil.copy(run / layout.CONFIG_FILE, target)
         _copy_folder(run / checkpoint, target / checkpoint)
-        for copy in policy.spec.opponents.values():  # `load` has checked these paths
-            _copy_folder(run / copy, target / copy)
+        copy_stored_opponents(policy.spec, run, target)
         fsync_tree(target)
     spec = dataclasses.replace(spec, opponents=copies)
     layout.write_spec(folder, spec)
     return spec
 
 
+def copy_stored_opponents(spec: Spec, run: Path, target: Path) -> None:
+    """Copy the opponents that a run stores in its folder to another folder.
+
+    Args:
+        spec: Specification of the run. `load_opponents` must have checked its paths.
+        run: Folder of the run.
+        target: Folder to which the opponents are copied.
+
+    Raises:
+        UsageError: If the folder of an opponent contains a symbolic link.
+    """
+    for copy in spec.opponents.values():
+        _copy_folder(run / copy, target / copy)
+
+
 def _copy_folder(folder: Path, target: Path) -> None:
     """Copy a folder. Raise UsageError if it contains a symbolic link, which could lead outside."""
-    for path in folder.rglob("*"):
+    for path in (folder, *folder.rglob("*")):
         check_not_symlink(path)
     shutil.copytree(folder, target)

@@ -45,6 +45,8 @@ class RunOptions:
     """Evaluate with sampled instead of greedy actions (default: that of the preset, else greedy)"""
     eval_fresh: bool = False
     """Evaluate on new episodes every time instead of always the same ones."""
+    eval_seed: int | None = None
+    """Seed of the evaluation episodes, the same for all members. Default: that of each member."""
     eval_info: tuple[str, ...] = ()
     """NAME=mean, NAME=sum or NAME=last: reduction of a value of the environment's info over an
     episode; default: the reduction that the environment declares, else the mean."""
@@ -176,6 +178,7 @@ _EVOLVE_RANGES = {
 # Options that apply only to population-based training.
 EVOLVE_OPTIONS = ("evolve_every", "evolve_start", "evolve_metric", *_EVOLVE_RANGES)
 _OPTION_RANGES = {
+    "eval_seed": (0, 2**32 - 1),  # larger seeds repeat
     "env_workers": (0, 1024),
     "env_timeout": (0.1, 86_400),
     **_DEVICE_COUNT_RANGES,

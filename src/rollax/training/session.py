@@ -1,5 +1,6 @@
 """Training session: start or resume of a run, its state, records and checkpoints."""
 
+import dataclasses
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 
 from rollax.acting.evaluation import Episodes
 from rollax.algorithm import State
+from rollax.config import traced_field_names
 from rollax.distributed import processes
 from rollax.training.callbacks.dispatch import CallbackRunner, NamedCallback
 from rollax.training.callbacks.events import EventKind, RunEvent
@@ -21,9 +23,10 @@ from rollax.training.console.progress import Display
 from rollax.training.evaluation import members
 from rollax.training.evaluation.metrics import is_zero_sum_metric, rank_value
 from rollax.training.result import Result, StopWhenFn
-from rollax.training.run_folder import layout, lineage, recorder
+from rollax.training.run_folder import layout, lineage, phases, recorder
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
 from rollax.training.run_folder.metric_sinks import read_metrics
+from rollax.training.run_folder.phases import Phase
 from rollax.training.spec import Spec
 from rollax.types import MetricValues
 
@@ -40,7 +43,6 @@ class Session:
         program: Compiled program.
         show: Display for messages and progress.
         metric: User function that computes custom metrics of an evaluation, or None.
-        learning_rate: Constant learning rate in place of the schedule, or None for the schedule.
         stop_when: User function that may stop the run early, or None.
         callbacks: Callbacks of the user.
         quiet: Whether to suppress the output of dashboards such as Weights & Biases.
@@ -54,7 +56,6 @@ class Session:
         program: Program,
         show: Display,
         metric: MetricsFn | None = None,
-        learning_rate: float | None = None,
         stop_when: StopWhenFn | None = None,
         callbacks: Sequence[NamedCallback] = (),
         quiet: bool = False,
@@ -64,7 +65,6 @@ class Session:
         self.program = program
         self.show = show
         self.metric = metric
-        self.learning_rate = learning_rate
         self.stop_when = stop_when
         self.callbacks = CallbackRunner(callbacks, show.message)
         self.quiet = quiet
@@ -74,6 +74,7 @@ class Session:
             keep_best=spec.options.keep_best,
             best_metric=spec.options.best_metric,
             best_mode=spec.options.best_mode,
+            phase_starts=spec.best_phase_starts,
         )
         self.recorder: recorder.Recorder | recorder.NullRecorder
         self.persistent_settings = layout.persistent_settings(spec)
@@ -131,17 +132,20 @@ def restore_or_init(session: Session) -> None:
         session.warn(warning)
     session.scores = session.checkpoints.summary(step).scores
     session.checkpoints.set_aside_after(step)
+    _start_new_phases(session, step)
     session.updates = step // session.spec.config.steps_per_update
     evaluations = _restore_records(session, step)
     # All processes must have read the records before the first process writes to them.
     processes.run_on_all(lambda: None)
     open_recorder(session, step, [record["step"] for record in evaluations])
-    session.state = apply_schedules(session, state)
+    session.state = apply_settings(session, state, step)
     start_lineage(session)
     update_program.restart_simulator_episodes(session)
     has_simulators = session.program.simulators is not None
     note = update_program.EPISODES_RESTART_NOTE if has_simulators else ""
     session.show.message(f"Continuing from step {step:,}{note}")
+    for phase in _new_phases(session, step):
+        session.show.message(f"New phase from {phase.describe()}")
 
 
 def _restore_records(session: Session, step: int) -> list[MetricValues]:
@@ -156,13 +160,34 @@ def _restore_records(session: Session, step: int) -> list[MetricValues]:
     return evaluations
 
 
-def apply_schedules(session: Session, state: State) -> State:
-    """Return a restored state with this session's schedule length and constant learning rate."""
-    algorithm = session.program.algorithm
-    state = changed_state.with_total_updates(algorithm, state, session.spec.total_updates)
-    if session.learning_rate is None:
-        return state
-    return changed_state.with_learning_rate(algorithm, state, session.learning_rate)
+def _new_phases(session: Session, step: int) -> tuple[Phase, ...]:
+    """Return the phases that the checkpoint of a step does not include."""
+    settings = session.checkpoints.summary(step).settings
+    return session.spec.phases[phases.count_phases(settings) :]
+
+
+def _start_new_phases(session: Session, step: int) -> None:
+    """Let new phases begin at the checkpoint that was restored, which may be an older one."""
+    num_old = len(session.spec.phases) - len(_new_phases(session, step))
+    started = phases.with_starts(session.spec.phases, num_old, step)
+    session.spec = dataclasses.replace(session.spec, phases=started)
+    session.persistent_settings = layout.persistent_settings(session.spec)
+
+
+def apply_settings(session: Session, state: State, step: int) -> State:
+    """Return a restored state with the schedule length and the settings of new phases.
+
+    Args:
+        session: Session of the run.
+        state: State in the checkpoint.
+        step: Step of the checkpoint.
+    """
+    config = session.spec.config
+    traced = traced_field_names(type(config))
+    names = {name for phase in _new_phases(session, step) for name in phase.config_names}
+    values = {name: getattr(config, name) for name in traced if name in names}
+    values["total_updates"] = session.spec.total_updates
+    return changed_state.with_settings(session.program.algorithm, state, values)
 
 
 def start_lineage(session: Session) -> None:

@@ -28,7 +28,12 @@ from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import EPISODE_RETURN, EvolutionConfig, Range, num_selected
 from rollax.training.options import RunOptions, check_evolve_options
 from rollax.training.presets import Preset, load_preset
-from rollax.training.value_ranges import parse_evolve_ranges, parse_sweep_values
+from rollax.training.run_folder.phases import Phase, best_phase_starts
+from rollax.training.value_ranges import (
+    parse_evolve_ranges,
+    parse_randomized_ranges,
+    parse_sweep_values,
+)
 from rollax.types import RunPath, SettingValues
 
 CUSTOM = "custom"  # replaces the settings of a user's network
@@ -57,6 +62,9 @@ class Spec:
             from its name.
         imports: Names of modules that register environments or algorithms of the run. When a run
             folder is read, these modules are imported only if the user trusts the folder.
+        phases: Changes of settings by resumes, in order.
+        randomize: Range of each environment parameter that training samples in every episode,
+            keyed by name. Evaluations use the fixed values.
     """
 
     algorithm: str
@@ -74,6 +82,13 @@ class Spec:
     updates_per_generation: int = 0
     own_environment: bool = False
     imports: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    randomize: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def best_phase_starts(self) -> tuple[int, ...]:
+        """Steps at which a resume changed the evaluations. Each of these phases has a best."""
+        return best_phase_starts(self.phases)
 
     @property
     def num_members(self) -> int:
@@ -208,6 +223,7 @@ def make_spec(
     opponents: Mapping[str, RunPath] | None = None,
     evolve: SettingValues | None = None,
     imports: tuple[str, ...] = (),
+    randomize: SettingValues | None = None,
 ) -> Spec:
     """Build and check the specification of a new run.
 
@@ -223,6 +239,7 @@ def make_spec(
         opponents: Folder of the run with the opponent's policy, keyed by agent type, or None.
         evolve: Range of each evolving setting, keyed by setting name, or None.
         imports: Names of modules that register environments or algorithms of the run.
+        randomize: Range of each environment parameter that training samples, or None.
 
     Returns:
         The specification.
@@ -232,7 +249,7 @@ def make_spec(
             are not divisible.
     """
     entry, preset = get_algorithm_entry(algorithm), load_preset(algorithm, environment)
-    config_settings = _resolve_config(entry, preset, config)
+    config_settings = resolve_config(entry, preset.config, config)
     network_settings = validate_settings(
         resolve_settings("network", entry.network_config, preset.network, network), "network."
     )
@@ -253,7 +270,7 @@ def make_spec(
     sweep_values = parse_sweep_values(sweep, entry.config, traced)
     ranges = parse_evolve_ranges(evolve, entry.config, traced)
     check_population(sweep_values, ranges, run_options)
-    _check_varied_settings(entry, config_settings, network_settings, sweep_values, ranges)
+    check_varied_settings(entry, config_settings, network_settings, sweep_values, ranges)
     # A run may be evaluated and resumed from a different current folder.
     passed_arguments = to_plain_value("arguments", coerce_dict("arguments", arguments))
     spec = Spec(
@@ -267,6 +284,7 @@ def make_spec(
         opponents=opponent_runs,
         evolve=ranges,
         imports=imports,
+        randomize=parse_randomized_ranges(randomize),
     )
     spec = with_eval_arguments(spec, differing_arguments)
     check_step_counts(spec)
@@ -274,11 +292,20 @@ def make_spec(
     return _with_intervals(spec)
 
 
-def _resolve_config(
-    entry: AlgorithmEntry, preset: Preset, config: Config | SettingValues | None
+def resolve_config(
+    entry: AlgorithmEntry, tuned: SettingValues, config: Config | SettingValues | None
 ) -> Config:
-    """Return the settings of the algorithm from its preset and the user's argument."""
-    resolved = validate_settings(resolve_settings("config", entry.config, preset.config, config))
+    """Return the settings of an algorithm from a preset and the user's argument.
+
+    Args:
+        entry: Registry entry of the algorithm.
+        tuned: Settings of the preset, or of the run to continue.
+        config: Complete settings, a dictionary that overrides `tuned`, or None.
+
+    Raises:
+        UsageError: If a name is unknown, or a value has the wrong type or is out of range.
+    """
+    resolved = validate_settings(resolve_settings("config", entry.config, tuned, config))
     if resolved.total_updates != entry.config.total_updates:
         raise UsageError(
             "total_updates must not be set, because it follows from total_steps. Set --total-steps "
@@ -300,14 +327,25 @@ def _resolve_options(options: RunOptions, preset: Preset) -> RunOptions:
     return resolve_devices(options)
 
 
-def _check_varied_settings(
+def check_varied_settings(
     entry: AlgorithmEntry,
     config: Config,
     network: DataclassInstance,
     sweep: Mapping[str, Sequence[float]],
     ranges: Mapping[str, Range],
 ) -> None:
-    """Raise UsageError if settings are incompatible, also with swept values or upper bounds."""
+    """Check that settings are compatible, also with swept values and upper bounds of ranges.
+
+    Args:
+        entry: Registry entry of the algorithm.
+        config: Settings of the algorithm.
+        network: Settings of the network.
+        sweep: Swept values, keyed by setting name.
+        ranges: Range of each evolving setting, keyed by setting name.
+
+    Raises:
+        UsageError: If settings are incompatible.
+    """
     highest = {name: span.high for name, span in ranges.items()}
     swept = ({name: value} for name, values in sweep.items() for value in values)
     for changes in ({}, *swept, highest):

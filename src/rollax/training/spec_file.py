@@ -15,6 +15,7 @@ from rollax.config import parse_yaml_values, resolve_settings, traced_field_name
 from rollax.errors import UnknownNameError, UsageError
 from rollax.runtime.printing import escape_control_characters, escape_to_one_line
 from rollax.training.run_folder.files import read_regular_file
+from rollax.training.run_folder.phases import parse_phases
 from rollax.training.spec import (
     CUSTOM,
     MAX_FRAMES_PER_LINE,
@@ -26,7 +27,11 @@ from rollax.training.spec import (
     explain_missing_imports,
     get_algorithm_entry,
 )
-from rollax.training.value_ranges import parse_evolve_ranges, parse_sweep_values
+from rollax.training.value_ranges import (
+    parse_evolve_ranges,
+    parse_randomized_ranges,
+    parse_sweep_values,
+)
 from rollax.types import Record, SettingValues
 
 MAX_FILE_BYTES = 1_000_000
@@ -36,7 +41,10 @@ NEW_OPTION_DEFAULTS = {
     "sweep_paired": False,
     "evolve_metric": None,
     "stop_when": None,
+    "eval_seed": None,
 }
+# Defaults of keys that run folders of earlier versions lack.
+NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}}
 MAX_VALUES = 256  # values of one setting, such as layer sizes
 MAX_NODES, MAX_DEPTH = 100_000, 20  # of the values in the file
 # The C loader is ten times as fast.
@@ -195,6 +203,7 @@ def parse_spec(document: Record) -> Spec:
         UsageError: If a key is missing or unknown, or a value has the wrong type or is out of
             range.
     """
+    document = NEW_KEY_DEFAULTS | document
     fields = [field.name for field in dataclasses.fields(Spec)]
     _check_keys("", document, ["rollax", "format", *fields])
     types = field_types(Spec)
@@ -222,15 +231,23 @@ def parse_spec(document: Record) -> Spec:
         raise UsageError("options.total_steps must be an integer, got None.")
     traced = [name for name in traced_field_names(entry.config) if name != "total_updates"]
     values["sweep"] = parse_sweep_values(values["sweep"], entry.config, traced)
+    values["randomize"] = parse_randomized_ranges(values["randomize"])
     evolve = parse_evolve_ranges(document["evolve"], entry.config, traced)
     check_population(values["sweep"], evolve, options)
-    spec = Spec(**values, config=config, network=network, options=options, evolve=evolve)
+    spec = Spec(
+        **values,
+        config=config,
+        network=network,
+        options=options,
+        evolve=evolve,
+        phases=parse_phases(document["phases"]),
+    )
     check_step_counts(spec)
     _check_intervals(spec)
     return spec
 
 
-_SECTIONS = ("config", "network", "options", "evolve")  # sections with separate checks
+_SECTIONS = ("config", "network", "options", "evolve", "phases")  # sections with separate checks
 
 
 def _parse_section(name: str, settings_class: type, section: object) -> Any:

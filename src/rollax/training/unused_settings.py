@@ -78,7 +78,7 @@ REMEDIES |= {
         "Remove it or choose a memory with network.core and network.core_layers 2 or more"
     )
 }
-
+NOT_READ = "No update reads it. Remove it"
 
 _is_check_enabled = contextvars.ContextVar("is_checked", default=True)
 
@@ -114,6 +114,53 @@ def check_unused_settings(
             _check_network_settings(spec, environment)
         _check_static_settings(spec, algorithm, run_environment)
         _check_traced_settings(spec, algorithm, run_environment)
+
+
+def check_changed_settings(
+    spec: Spec, environment: Environment | None, make_network: NetworkFn | None
+) -> None:
+    """Check that the updates of a resumed run read the traced settings that its last phase changes.
+
+    Args:
+        spec: Specification of the resumed run.
+        environment: Environment object with opponents, or None if it is made from its id.
+        make_network: Network function, or None.
+
+    Raises:
+        UsageError: If a setting has no effect, for example because only the initial state
+            depends on it.
+    """
+    changed, traced = spec.phases[-1].config_names, traced_field_names(type(spec.config))
+    # A change of `learning_rate` scales the other learning rates, which may be unused.
+    scaled = [n for n in changed if n.endswith("_learning_rate") and "learning_rate" in changed]
+    names = [name for name in changed if name in traced and name not in scaled]
+    if not names:
+        return
+    has_custom_object = environment is not None or make_network is not None
+    with (
+        cache.enable_for_checks(),
+        memory_estimate.explain_tracing_errors(has_custom_object, "the effect of settings"),
+    ):
+        algorithm, run_environment = programs.build_algorithm_and_environment(
+            spec, environment, make_network
+        )
+        update = _make_update(spec, algorithm, run_environment)
+        step = _trace_function(update.function, *update.arguments)
+        others = list(_trace_other_functions(algorithm, run_environment, update.arguments[0]))
+        for name in names:
+            if not _is_read_in_training(name, algorithm, step, others):
+                _raise_no_effect(
+                    f"config.{name}", getattr(spec.config, name), REMEDIES.get(name, NOT_READ)
+                )
+
+
+def _is_read_in_training(
+    name: str, algorithm: Algorithm, step: "TracedFunction", others: list["TracedFunction"]
+) -> bool:
+    """Return whether an update, or another function of the algorithm, depends on a setting."""
+    return _has_effect(
+        step, getattr(algorithm.config(step.inputs[0]), name), algorithm.config(step.outputs[0])
+    ) or any(_has_effect(x, getattr(algorithm.config(x.inputs[0]), name)) for x in others)
 
 
 @contextlib.contextmanager
@@ -232,6 +279,7 @@ def _check_traced_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
     )
     in_step, in_init = algorithm.config(step.inputs[0]), init.inputs[1]
     after_step, after_init = algorithm.config(step.outputs[0]), algorithm.config(init.outputs)
+    others = list(_trace_other_functions(algorithm, environment, state))
     for name, value in passed.items():
         if name in spec.evolve:
             acting_parts = _trace_simulator_acting(algorithm, environment, state)
@@ -247,12 +295,8 @@ def _check_traced_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
                     "No update reads it, or only reported metrics depend on it. Remove it",
                 )
         elif not (
-            _has_effect(step, getattr(in_step, name), after_step)
-            or _has_effect(init, getattr(in_init, name), after_init)
-            or any(
-                _has_effect(x, getattr(algorithm.config(x.inputs[0]), name))
-                for x in _trace_other_functions(algorithm, environment, state)
-            )
+            _has_effect(init, getattr(in_init, name), after_init)
+            or _is_read_in_training(name, algorithm, step, others)
         ):
             _raise_no_effect(f"config.{name}", value, REMEDIES.get(name, "Remove it"))
 

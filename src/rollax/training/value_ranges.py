@@ -90,6 +90,28 @@ def parse_evolve_ranges(
     return ranges
 
 
+def parse_randomized_ranges(randomize: SettingValues | None) -> dict[str, tuple[float, float]]:
+    """Parse the ranges of randomized environment parameters, `(low, high)`.
+
+    Args:
+        randomize: Ranges, keyed by the name of the parameter, or None for no randomization.
+
+    Raises:
+        UsageError: If a range is not two finite numbers with low <= high.
+    """
+    ranges = {}
+    for name, values in coerce_dict("randomize", randomize).items():
+        span = parse_range(values, min_log_ratio=math.inf)
+        is_finite = span is not None and math.isfinite(span.low) and math.isfinite(span.high)
+        if span is None or not is_finite or span.scale != "linear" or span.low > span.high:
+            raise UsageError(
+                f"randomize {name} must be two finite numbers (low, high) with low <= high, got "
+                f"{format_value(values)}."
+            )
+        ranges[name] = (span.low, span.high)
+    return ranges
+
+
 def parse_range(value: object, min_log_ratio: float) -> Range | None:
     """Parse `(low, high)` or `(low, high, scale)` without checking bounds.
 

@@ -1,6 +1,7 @@
-"""Changes to the schedules, the learning rate or the random keys of a training state."""
+"""Changes to the settings or the random keys of a training state."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +13,17 @@ from rollax.training.spec import Spec
 from rollax.types import State
 
 
-def with_total_updates(algorithm: Algorithm, state: State, total_updates: int) -> State:
-    """Return the state with schedules that end after `total_updates` updates.
+def with_settings(algorithm: Algorithm, state: State, values: Mapping[str, float]) -> State:
+    """Return the state with new values of traced settings, equal for all members.
 
     Args:
         algorithm: Algorithm, vectorized over members if the state is of a population.
         state: State of a single run or of a population.
-        total_updates: Number of updates at which schedules end.
-
-    Returns:
-        The state with `total_updates` replaced in its config.
+        values: New values, keyed by the name of the setting.
     """
     config = algorithm.config(state)
-    total = _full_like(config.total_updates, total_updates)
-    return algorithm.with_config(state, dataclasses.replace(config, total_updates=total))
+    new_values = {name: _full_like(getattr(config, name), value) for name, value in values.items()}
+    return algorithm.with_config(state, dataclasses.replace(config, **new_values))
 
 
 def _full_like(template: jax.Array, value: float) -> jax.Array:
@@ -33,30 +31,6 @@ def _full_like(template: jax.Array, value: float) -> jax.Array:
     return jax.jit(
         lambda: jnp.full(template.shape, value, template.dtype), out_shardings=template.sharding
     )()
-
-
-def with_learning_rate(algorithm: Algorithm, state: State, learning_rate: float) -> State:
-    """Return the state with a constant learning rate.
-
-    Settings `*_learning_rate`, for example of a critic, keep their ratio to `learning_rate`.
-
-    Args:
-        algorithm: Algorithm, vectorized over members if the state is of a population.
-        state: State of a single run or of a population.
-        learning_rate: New learning rate.
-    """
-    config = algorithm.config(state)
-    ratio = learning_rate / config.learning_rate
-    new_values = {"learning_rate": _full_like(config.learning_rate, learning_rate)}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name == "learning_rate_final_fraction":
-            new_values[field.name] = _full_like(value, 1.0)
-        elif field.name.endswith("_learning_rate") and not field.metadata.get("static"):
-            new_values[field.name] = jax.jit(jnp.multiply, out_shardings=value.sharding)(
-                value, ratio
-            )
-    return algorithm.with_config(state, dataclasses.replace(config, **new_values))
 
 
 def with_rollback_keys(

@@ -9,8 +9,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollax.coercion import coerce
-from rollax.config import MAX_FLOAT32
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
@@ -32,12 +30,14 @@ from rollax.training.run_folder.layout import (
     TENSORBOARD_FOLDER,
     WANDB_FOLDER,
 )
+from rollax.training.run_folder.phases import count_phases, undo_phases
 from rollax.training.spec import Spec, resolve_devices
-from rollax.training.spec_file import NEW_OPTION_DEFAULTS
+from rollax.training.spec_file import NEW_KEY_DEFAULTS, NEW_OPTION_DEFAULTS
 from rollax.types import NetworkFn, Record, Setting
 
 CHANGEABLE_OPTIONS = (
     "stop_when",
+    "eval_seed",
     "on_nonfinite",
     "devices",
     "env_workers",
@@ -50,7 +50,17 @@ CHANGEABLE_OPTIONS = (
     "wandb",
     "trackio",
 )
-_RESUME_ARGUMENTS = ("total_steps", "learning_rate", "metrics", "callback", "stop_when", "quiet")
+_RESUME_ARGUMENTS = (
+    "total_steps",
+    "config",
+    "arguments",
+    "fork",
+    "learning_rate",
+    "metrics",
+    "callback",
+    "stop_when",
+    "quiet",
+)
 
 
 def with_resume_options(spec: Spec, total_steps: int | None, changes: dict[str, Setting]) -> Spec:
@@ -101,54 +111,32 @@ def open_checkpoints(folder: Path, spec: Spec) -> Iterator[Checkpoints]:
         )
     with contextlib.closing(
         Checkpoints(
-            path, options.keep_last, options.keep_best, options.best_metric, options.best_mode
+            path,
+            options.keep_last,
+            options.keep_best,
+            options.best_metric,
+            options.best_mode,
+            spec.best_phase_starts,
         )
     ) as checkpoints:
         yield checkpoints
 
 
-def validate_learning_rate(spec: Spec, learning_rate: float | None) -> float | None:
-    """Validate the constant learning rate of a resumed run.
+def newest_step(folder: Path, spec: Spec) -> int:
+    """Return the step of the newest checkpoint of a run, or 0 without a checkpoint.
 
     Args:
+        folder: Folder of the run.
         spec: Specification of the run.
-        learning_rate: Constant learning rate, or None for the schedule.
-
-    Returns:
-        The learning rate as a float, or None for the schedule.
-
-    Raises:
-        UsageError: If the algorithm has no learning rate that can change during a run, or the
-            value is not a positive number.
     """
-    if learning_rate is None:
-        return None
-    fields = {field.name: field for field in dataclasses.fields(spec.config)}
-    if "learning_rate" not in fields or fields["learning_rate"].metadata.get("static"):
-        raise UsageError(
-            f"{spec.algorithm} has no learning rate that can be held constant, got learning_rate "
-            f"{learning_rate}. Remove it."
-        )
-    value = coerce("learning_rate", learning_rate, float)
-    if not 0 < value < MAX_FLOAT32:
-        raise UsageError(f"learning_rate must be greater than 0, got {value:g}.")
-    return value
-
-
-def _is_learning_rate_constant(folder: Path) -> bool:
-    """Return whether the last two recorded learning rates are equal.
-
-    A constant rate from an earlier resume is stored in the state, not in config.yaml.
-    """
-    lines = (
-        metric_sinks.read_metrics(folder / METRICS_FILE) if (folder / METRICS_FILE).exists() else []
-    )
-    rates = [line["learning_rate"] for line in lines if "learning_rate" in line][-2:]
-    return len(rates) == 2 and rates[0] == rates[1]
+    with open_checkpoints(folder, spec) as checkpoints:
+        return max(checkpoints.steps(), default=0)
 
 
 def _learning_rate_warnings(spec: Spec, old_spec: Spec, step: int) -> list[str]:
     """Return a warning if a change of the total steps raises an annealed learning rate."""
+    if any("learning_rate" in name for phase in spec.phases for name in phase.config_names):
+        return []
     final_fraction = getattr(spec.config, "learning_rate_final_fraction", 1.0)
     end_steps = [
         run_spec.total_updates * spec.config.steps_per_update for run_spec in (old_spec, spec)
@@ -175,7 +163,6 @@ def check_resume(
     old_spec: Spec,
     environment: Environment | None,
     network: NetworkFn | None,
-    learning_rate: float | None = None,
 ) -> list[str]:
     """Check that a run can be resumed.
 
@@ -185,7 +172,6 @@ def check_resume(
         old_spec: Specification in config.yaml, before these changes.
         environment: Environment object that the user passed, or None.
         network: Network function that the user passed (random key to network), or None.
-        learning_rate: Constant learning rate, or None.
 
     Returns:
         Warnings about changed settings.
@@ -220,12 +206,7 @@ def check_resume(
         end = spec.total_updates * spec.config.steps_per_update
         if newest.step >= end:
             _check_unfinished(folder, intact.step, end)
-    is_constant_rate = learning_rate is not None or _is_learning_rate_constant(folder)
-    return (
-        warnings
-        if is_constant_rate
-        else [*warnings, *_learning_rate_warnings(spec, old_spec, newest.step)]
-    )
+    return [*warnings, *_learning_rate_warnings(spec, old_spec, newest.step)]
 
 
 def _check_output_paths(folder: Path, options: RunOptions) -> None:
@@ -295,13 +276,15 @@ def _check_network(spec: Spec, network: NetworkFn | None) -> None:
 def _check_same_settings(folder: Path, spec: Spec, checkpoint_settings: Record) -> list[str]:
     """Check that config.yaml matches the settings of a checkpoint, and return warnings.
 
-    Environment arguments may differ, for example the path of a file that was moved. Each differing
-    argument gives one warning. Any other difference raises UsageError.
+    Phases of the run that began after the checkpoint are not a difference. Environment arguments
+    may differ, for example the path of a file that was moved. Each differing argument gives one
+    warning. Any other difference raises UsageError.
     """
+    settings = undo_phases(layout.persistent_settings(spec), count_phases(checkpoint_settings))
     current, saved = (
-        _flatten_settings(layout.persistent_settings(spec)),
+        _flatten_settings(settings),
         _flatten_settings({"options": NEW_OPTION_DEFAULTS})
-        | _flatten_settings(checkpoint_settings),
+        | _flatten_settings(NEW_KEY_DEFAULTS | checkpoint_settings),
     )
     changed = [name for name in current | saved if current.get(name) != saved.get(name)]
     changes = {

@@ -1,20 +1,26 @@
-"""Forking of a sweep: creation of a run that continues a subset of the swept settings."""
+"""Forking of a run: creation of a run that continues another run from its newest checkpoint."""
 
 import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from rollax.distributed import processes
+from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.training.checkpoints import compatibility
 from rollax.training.checkpoints.store import Checkpoints
+from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.compile import program as programs
+from rollax.training.opponents import copy_stored_opponents
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
 from rollax.training.spec import Spec
+from rollax.types import NetworkFn, State
 
 
 def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Spec:
@@ -48,21 +54,12 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
             f"The settings to keep must be from 0 to {len(settings) - 1}, got "
             f"{list(kept_settings)}. Choose existing settings."
         )
-    algorithm, _ = programs.build_algorithm_and_environment(spec)
-    state_shapes = (
-        programs.abstract_population_state(spec, algorithm)
-        if spec.num_members > 1
-        else programs.abstract_member_state(spec, algorithm)
-    )
-    with compatibility.open_checkpoints(folder, spec) as checkpoints:
-        step, state, _ = checkpoints.restore("last", state_shapes)
-        summary = checkpoints.summary(step)
+    step, state, scores = _restore_state(folder, spec)
     seeds = spec.options.seeds
     members = np.array([index * seeds + seed for index in kept_settings for seed in range(seeds)])
     sweep = {name: tuple(settings[index][name] for index in kept_settings) for name in spec.sweep}
     options = dataclasses.replace(spec.options, run_dir=new_folder, sweep_paired=True)
     new_spec = dataclasses.replace(spec, sweep=sweep, options=options)
-    scores = summary.scores
     if spec.num_members > 1:
         # A single index removes the member axis.
         selected = members if new_spec.num_members > 1 else members[0]
@@ -73,14 +70,79 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
             else scores._replace(values=[scores.values[member] for member in members])
         )
     creation.create_run_folder(new_spec)
-    # The file contains the step at which the run continues, so that no line counts as missing.
-    metric_sinks.make_json_lines_sink(new_folder / METRICS_FILE, step).close()
-    with contextlib.closing(Checkpoints(new_folder / CHECKPOINTS_FOLDER)) as new_checkpoints:
-        new_checkpoints.save(
-            step,
-            state,
-            {},
-            layout.persistent_settings(new_spec),
-            scores if new_spec.num_members > 1 else None,
-        )
+    _write_state(new_spec, _ForkedState(step, state, scores), new_spec)
     return new_spec
+
+
+def continue_in_new_folder(
+    folder: Path,
+    old_spec: Spec,
+    spec: Spec,
+    environment: Environment | None,
+    network: NetworkFn | None,
+) -> Path:
+    """Create a run that continues another run with a new phase. The other run stays unchanged.
+
+    Args:
+        folder: Folder of the run to continue.
+        old_spec: Specification of this run.
+        spec: Specification of the new run. Its option `run_dir` is the new folder.
+        environment: Environment object, or None if the environment is made from its id.
+        network: Network function, or None.
+
+    Returns:
+        The new folder.
+
+    Raises:
+        UsageError: If the new folder exists and is not empty, or there are several processes.
+    """
+    if processes.num_processes() > 1:
+        raise UsageError("fork must be used in a single process. Remove --distributed.")
+    forked = _restore_state(folder, old_spec, environment, network)
+    fingerprint = programs.environment_fingerprint(spec, environment)
+    new_folder = creation.create_run_folder(spec, fingerprint)
+    copy_stored_opponents(old_spec, folder, new_folder)
+    _write_state(spec, forked, old_spec)
+    return new_folder
+
+
+class _ForkedState(NamedTuple):
+    """State in a checkpoint, with its step and the scores of the members of a population."""
+
+    step: int
+    state: State
+    scores: MemberScores | None
+
+
+def _restore_state(
+    folder: Path,
+    spec: Spec,
+    environment: Environment | None = None,
+    network: NetworkFn | None = None,
+) -> _ForkedState:
+    """Read the newest checkpoint of a run."""
+    algorithm, _ = programs.build_algorithm_and_environment(spec, environment, network)
+    state_shapes = (
+        programs.abstract_population_state(spec, algorithm)
+        if spec.num_members > 1
+        else programs.abstract_member_state(spec, algorithm)
+    )
+    with compatibility.open_checkpoints(folder, spec) as checkpoints:
+        step, state, _ = checkpoints.restore("last", state_shapes)
+        return _ForkedState(step, state, checkpoints.summary(step).scores)
+
+
+def _write_state(spec: Spec, forked: _ForkedState, checkpoint_spec: Spec) -> None:
+    """Write the first checkpoint of a new run, with the settings of `checkpoint_spec`."""
+    folder = spec.options.run_dir
+    assert folder is not None, "a fork has a folder"
+    # The file contains the step at which the run continues, so that no line counts as missing.
+    metric_sinks.make_json_lines_sink(folder / METRICS_FILE, forked.step).close()
+    with contextlib.closing(Checkpoints(folder / CHECKPOINTS_FOLDER)) as checkpoints:
+        checkpoints.save(
+            forked.step,
+            forked.state,
+            {},
+            layout.persistent_settings(checkpoint_spec),
+            forked.scores if spec.num_members > 1 else None,
+        )

@@ -13,9 +13,10 @@ checksums of the files are verified before Orbax reads them, and the checksums o
 afterward. Only arrays and JSON are read, never executable content.
 """
 
+import bisect
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -73,10 +74,12 @@ class CheckpointSaveError(RuntimeError):
 class Checkpoints:
     """Store for the checkpoints of one run in a folder.
 
-    After every save, the newest and the best checkpoints are kept and the other checkpoints are
-    deleted. A checkpoint with a nonfinite metric is never the best. Only folders that this class
-    wrote are deleted. Only one process may write to a folder at a time, but other processes may
-    read it. Call `close()` before the program ends, or an unfinished save may be lost.
+    The best checkpoint is that of the current phase, which begins after the last step in
+    `phase_starts`. After every save, the newest checkpoints and the best ones of each phase are
+    kept, and the other checkpoints are deleted. A checkpoint with a nonfinite metric is never the
+    best. Only folders that this class wrote are deleted. Only one process may write to a folder at
+    a time, but other processes may read it. Call `close()` before the program ends, or an
+    unfinished save may be lost.
 
     Args:
         folder: Folder of the checkpoints.
@@ -84,6 +87,7 @@ class Checkpoints:
         keep_best: Number of best checkpoints to keep.
         best_metric: Name of the metric that ranks checkpoints.
         best_mode: Whether larger ("max") or smaller ("min") values are better.
+        phase_starts: Steps at which the evaluations of the run changed, in ascending order.
 
     Raises:
         UsageError: If an argument is out of range.
@@ -96,6 +100,7 @@ class Checkpoints:
         keep_best: int = 1,
         best_metric: str = "return_mean",
         best_mode: Literal["max", "min"] = "max",
+        phase_starts: Sequence[int] = (),
     ) -> None:
         if keep_last < 1 or keep_best < 0:
             raise UsageError(
@@ -107,6 +112,7 @@ class Checkpoints:
         self._folder = Path(folder).absolute()
         self._keep_last, self._keep_best = keep_last, keep_best
         self._best_metric, self._sign = best_metric, 1 if best_mode == "max" else -1
+        self._phase_starts = list(phase_starts)
         self._checkpointer = open_checkpointer()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: tuple[int, Future] | None = None
@@ -288,7 +294,7 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """Return the step with the best finite metric, or None. Ties select the newest step."""
-        ranked = self._rank_steps(self._read_intact_summaries()[0])
+        ranked = self._rank_phases(self._read_intact_summaries()[0])[-1]
         return ranked[0] if ranked else None
 
     def best_value(self) -> tuple[int, float] | None:
@@ -393,11 +399,12 @@ class Checkpoints:
             ]
         if which == "best":
             summaries, warnings = self._read_intact_summaries()
-            ranked = self._rank_steps(summaries)
+            ranked = self._rank_phases(summaries)[-1]
             if not ranked and summaries:
+                since = f" since step {self._phase_starts[-1]}" if self._phase_starts else ""
                 raise UsageError(
-                    f"No checkpoint in {self._folder} has a finite {self._best_metric!r}. Use "
-                    "'last'."
+                    f"No checkpoint in {self._folder} has a finite {self._best_metric!r}{since}. "
+                    "Use 'last'."
                 )
             return ranked, warnings
         if which not in steps:
@@ -424,13 +431,18 @@ class Checkpoints:
                     problems.append(f"{error}. It was skipped")
         return summaries, problems
 
-    def _rank_steps(self, summaries: dict[int, CheckpointSummary]) -> list[int]:
-        """Return the steps with a finite metric, best first. Ties are ordered newest first."""
-        values = [
-            (summary.metrics.get(self._best_metric), step) for step, summary in summaries.items()
-        ]
-        ranked = sorted((-self._sign * value, -step) for value, step in values if value is not None)
-        return [-step for _, step in ranked]
+    def _rank_phases(self, summaries: dict[int, CheckpointSummary]) -> list[list[int]]:
+        """Return the steps of each phase with a finite metric, best first.
+
+        Of equal metrics, the newest step is first. The checkpoint at the start of a phase belongs to the phase before.
+        """
+        phases: list[list[tuple[float, int]]] = [[] for _ in range(len(self._phase_starts) + 1)]
+        for step, summary in summaries.items():
+            value = summary.metrics.get(self._best_metric)
+            if value is not None:
+                phase = bisect.bisect_left(self._phase_starts, step)
+                phases[phase].append((-self._sign * value, -step))
+        return [[-step for _, step in sorted(ranked)] for ranked in phases]
 
     def _create_unfinished_folder(self, step: int) -> Path:
         """Create a new folder for an unfinished checkpoint."""
@@ -503,7 +515,11 @@ class Checkpoints:
         keep = {
             newest,
             *list(summaries)[-self._keep_last :],
-            *self._rank_steps(summaries)[: self._keep_best],
+            *(
+                step
+                for ranked in self._rank_phases(summaries)
+                for step in ranked[: self._keep_best]
+            ),
         }
         for step in (
             step

@@ -21,6 +21,7 @@ from rollax.training.run_folder.files import (
     open_regular_file,
     read_regular_file,
 )
+from rollax.training.run_folder.phases import count_phases, undo_phases
 
 
 class DamagedCheckpointError(UsageError):
@@ -187,13 +188,19 @@ def _validate_summary(summary: CheckpointSummary) -> CheckpointSummary:
 def is_same_run(first: CheckpointSummary | None, second: CheckpointSummary | None) -> bool:
     """Return whether two checkpoints were made with the same settings.
 
+    Changes by phases of the run that began between the two checkpoints are not a difference.
     Environment arguments may differ, because users can correct them by hand. Settings that only
     one checkpoint has are ignored, because versions of rollax have different settings.
+
+    Args:
+        first: Summary of a checkpoint, or None if it cannot be read.
+        second: Summary of a later checkpoint, or None.
     """
     if first is None or second is None:
         return False
-    names = first.settings.keys() & second.settings.keys() - {"arguments", "eval_arguments"}
-    return not any(_is_different(first.settings[name], second.settings[name]) for name in names)
+    later = undo_phases(second.settings, count_phases(first.settings))
+    names = first.settings.keys() & later.keys() - {"arguments", "eval_arguments"}
+    return not any(_is_different(first.settings[name], later[name]) for name in names)
 
 
 def _is_different(first: object, second: object) -> bool:

@@ -20,6 +20,7 @@ from rollax.algorithm import Algorithm, Metrics
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
+from rollax.environments.randomization import DomainRandomization
 from rollax.environments.trace_cache import ObjectCache
 from rollax.environments.wrappers import AgentId, FrameStack
 from rollax.errors import UsageError, describe_error
@@ -130,7 +131,7 @@ def _build_algorithm_and_environment(
                 "environment=..."
             )
         environment = make_environment(spec)
-    environment = wrap_for_networks(spec, environment)
+    environment = wrap_for_networks(spec, _randomize_episodes(spec, environment))
     if make_network is None:
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("This run used a custom network. Pass it again as network=...")
@@ -139,6 +140,32 @@ def _build_algorithm_and_environment(
     # Jitted functions are traced only once.
     init, step = (jax.jit(function, inline=True) for function in (algorithm.init, algorithm.step))
     return algorithm._replace(init=init, step=step), environment
+
+
+def _randomize_episodes(spec: Spec, environment: Environment) -> Environment:
+    """Return the environment of training, which samples the parameters in `spec.randomize`."""
+    if not spec.randomize:
+        return environment
+    if is_on_host(environment):
+        raise UsageError(
+            f"randomize must be used with a compiled environment, and {environment.name} is a "
+            "simulator on the host. Sample its parameters in its reset method."
+        )
+    return DomainRandomization(environment, spec.randomize)
+
+
+def fixed_environment(spec: Spec, environment: Environment) -> Environment:
+    """Return the environment of training with fixed parameters, without `spec.randomize`.
+
+    Args:
+        spec: Specification of the run.
+        environment: Environment of training, or the environment object that the user passed.
+    """
+    has_agent_ids = isinstance(environment, AgentId)
+    randomized = environment.env if has_agent_ids else environment
+    if not spec.randomize or not isinstance(randomized, DomainRandomization):
+        return environment
+    return AgentId(randomized.env) if has_agent_ids else randomized.env
 
 
 def adapt_to_environment(spec: Spec, environment: Environment | None = None) -> Spec:
@@ -238,17 +265,21 @@ def evaluation_environment(spec: Spec, environment: Environment | None) -> Envir
 
     Args:
         spec: Specification of the run.
-        environment: Environment of the run, or None if it is made from its id.
+        environment: Environment from `build_algorithm_and_environment`, or None if it is made from
+            its id.
 
     Returns:
-        The environment made with `eval_arguments`, or `environment` if `eval_arguments` is empty.
+        The environment made with `eval_arguments`. If `eval_arguments` is empty, `environment` with
+        fixed parameters.
 
     Raises:
         UsageError: If the environment of evaluations cannot be made, or its spaces or number of
             agents differ from those of `environment`.
     """
-    if environment is not None and not spec.eval_arguments:
-        return environment
+    if environment is not None:
+        environment = fixed_environment(spec, environment)
+        if not spec.eval_arguments:
+            return environment
     try:
         other = _make_evaluation_environment(spec)
     except UsageError as error:
@@ -491,7 +522,7 @@ def _single_run_functions(spec: Spec, algorithm: Algorithm, shown: Environment) 
         evaluate=make_run_evaluator(spec, algorithm, shown),
         config=_member_config(spec, member),
         run_key=keys.training_key(seed),
-        eval_key=keys.evaluation_key(seed),
+        eval_key=keys.evaluation_key(_evaluation_seed(spec, seed)),
         abstract=abstract_member_state(spec, algorithm),
     )
 
@@ -526,9 +557,14 @@ def population_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -
         evaluate=evaluate,
         config=config,
         run_key=run_key,
-        eval_key=_stack_keys(keys.evaluation_key, seeds),
+        eval_key=_stack_keys(keys.evaluation_key, [_evaluation_seed(spec, s) for s in seeds]),
         abstract=jax.eval_shape(running.init, shapes, config),
     )
+
+
+def _evaluation_seed(spec: Spec, seed: int) -> int:
+    """Return the seed of the evaluations of a member, whose seed is `seed`."""
+    return seed if spec.options.eval_seed is None else spec.options.eval_seed
 
 
 def _stack_keys(key: Callable[[int], jax.Array], seeds: list[int]) -> jax.Array:

@@ -41,6 +41,16 @@ def describe_run(spec: Spec, folder: Path) -> str:
     return f"{spec.algorithm} on {environment}, run folder {folder}"
 
 
+def describe_randomization(spec: Spec) -> list[str]:
+    """Return a line about the randomized parameters of training, or an empty list."""
+    if not spec.randomize:
+        return []
+    ranges = ", ".join(
+        f"{name} from {low:g} to {high:g}" for name, (low, high) in spec.randomize.items()
+    )
+    return [f"Every training episode samples {ranges}. Evaluations use the fixed values"]
+
+
 def describe_ignored_eval_arguments(name: str, arguments: SettingValues) -> str:
     """Return a message about default evaluation arguments that an environment object ignores.
 
@@ -91,6 +101,7 @@ def describe_result(
         f"{OUTCOMES[result.status]} {result.steps:,} steps in "
         f"{format_duration(result.wall_time)}. Run folder: {result.folder}",
         *result_tables.format_sweep_table(spec, result.scores),
+        *(f"  {line}" for line in describe_randomization(spec)),
     ]
     has_best = result.best is not None and bool(spec.options.keep_best)
     if result.best is not None and has_best:

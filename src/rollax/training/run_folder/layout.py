@@ -119,9 +119,13 @@ def _spec_to_dictionary(spec: Spec) -> dict[str, Any]:
     options["run_dir"] = None  # the folder may be moved
     parts = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     network = CUSTOM if spec.network == CUSTOM else dataclasses.asdict(spec.network)
-    return _to_plain_values(
-        {**parts, "config": dataclasses.asdict(spec.config), "network": network, "options": options}
-    )
+    sections = {
+        "config": dataclasses.asdict(spec.config),
+        "network": network,
+        "options": options,
+        "phases": [dataclasses.asdict(phase) for phase in spec.phases],
+    }
+    return _to_plain_values(parts | sections)
 
 
 def read_spec(folder: Path) -> Spec:

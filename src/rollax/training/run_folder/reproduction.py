@@ -195,6 +195,8 @@ def format_train_command(spec: Spec, folder: str, rollax: str = "rollax") -> str
     ]
     for name, span in spec.evolve.items():
         arguments += [f"--evolve.{_to_dashes(name)}", str(span.low), str(span.high), span.scale]
+    for name, (low, high) in spec.randomize.items():
+        arguments += [f"--randomize.{_to_dashes(name)}", str(low), str(high)]
     arguments += [
         argument
         for kind, run in spec.opponents.items()
@@ -251,6 +253,7 @@ def format_train_script(spec: Spec, folder: str) -> str:
     groups["evolve"] = {
         name: (span.low, span.high, span.scale) for name, span in spec.evolve.items()
     }
+    groups["randomize"] = dict(spec.randomize)
     groups["opponents"] = {kind: f"{folder}/{run}" for kind, run in spec.opponents.items()}
     lines = [
         "import rollax",

@@ -21,8 +21,8 @@ def summarize_run(folder: Path) -> dict[str, Any]:
     Returns:
         A flat dictionary. `status` is "done", "running" (a process holds the folder's lock),
         "stopped" (the run can be resumed), or "unreadable" (`problem` has the reason). `best` is
-        the best value of `best_metric` in an evaluation, or None. `changed` is the time of the last
-        change in seconds since 1970.
+        the best value of `best_metric` in an evaluation of the current phase, or None. `changed` is
+        the time of the last change in seconds since 1970.
     """
     try:
         return _summarize_readable_run(folder)
@@ -57,10 +57,13 @@ def _summarize_readable_run(folder: Path) -> dict[str, Any]:
     steps = max((record["step"] for record in records), default=0)
     metric, sign = spec.options.best_metric, 1 if spec.options.best_mode == "max" else -1
     evaluations = [record for record in records if record.get("event") == "evaluation"]
+    last_change = max(spec.best_phase_starts, default=-1)
     ranked = [
         (sign * value, record["step"])
         for record in evaluations
-        if not _is_always_zero(metric, record) and (value := rank_value(metric, record)) is not None
+        if record["step"] > last_change
+        and not _is_always_zero(metric, record)
+        and (value := rank_value(metric, record)) is not None
     ]
     best, best_step = max(ranked, default=(None, None))
     is_evaluated = any(record["step"] >= total_steps for record in evaluations)

@@ -312,7 +312,7 @@ class SimulatorRunner:
         values = self._info_tracker.select(
             np.concatenate(ended_info), validate_reductions(self.environment)
         )
-        member = np.concatenate(ended) // (reset.size // self.number)
+        member = np.concatenate(ended) // reset.shape[-1]
         return Recording(steps, self._seen, self._sum_by_member(values, member))
 
     def _sum_by_member(

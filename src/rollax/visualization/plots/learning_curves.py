@@ -137,6 +137,12 @@ class Curve(NamedTuple):
         return self.run.founders is not None and self.members.size > 1
 
 
+def phase_steps(curves: list[Curve]) -> list[int]:
+    """Return the steps at which resumes changed settings of the runs, without wall-time curves."""
+    runs = [curve.run for curve in curves if curve.run.axis == STEP_AXIS_LABEL]
+    return sorted({phase.step for run in runs for phase in run.spec.phases})
+
+
 def read_run(folder: Path | str) -> list[RunCurves]:
     """Read the recorded metrics of a run.
 

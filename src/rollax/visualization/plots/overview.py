@@ -8,7 +8,12 @@ import numpy as np
 
 from rollax.training.spec import get_algorithm_entry
 from rollax.visualization.plots import curve_estimates, intervals, lineage_chart
-from rollax.visualization.plots.learning_curves import Curve, has_metric, metric_title
+from rollax.visualization.plots.learning_curves import (
+    Curve,
+    has_metric,
+    metric_title,
+    phase_steps,
+)
 from rollax.visualization.plots.style import escape_mathtext, format_count, set_step_ticks
 
 if TYPE_CHECKING:
@@ -142,11 +147,13 @@ def _draw_returns(
             _draw_line(top, estimate, "o")
         top.set_ylabel("evaluation return")
         _format_axis(top, "nothing to draw yet")
+        _mark_phases(top, curves)
     if has_metrics:
         for estimate in curve_estimates.estimate_secondary_metric(curves):
             _draw_line(bottom, estimate)
         bottom.set_ylabel(metric_title(metric))
         _format_axis(bottom, "nothing to draw yet")
+        _mark_phases(bottom, curves)
     _draw_note(top, curve_estimates.describe_lines(curves), 110 if is_wide else 52)
     bottom.set_xlabel(" or ".join(dict.fromkeys(curve.run.axis for curve in curves)))
 
@@ -231,6 +238,13 @@ def _draw_panel(axis: "matplotlib.axes.Axes", curves: list[Curve], name: str) ->
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.yaxis.set_minor_formatter(lambda value, _: "")
     _format_small_axis(axis, "no finite values", is_count=name == "steps_per_second")
+    _mark_phases(axis, curves)
+
+
+def _mark_phases(axis: "matplotlib.axes.Axes", curves: list[Curve]) -> None:
+    """Draw a vertical line at each step at which a resume changed settings."""
+    for step in phase_steps(curves):
+        axis.axvline(step, color=NOTE_COLOR, linewidth=0.7, linestyle=":", zorder=1)
 
 
 def _draw_line(

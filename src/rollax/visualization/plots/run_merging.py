@@ -72,6 +72,8 @@ def experiment_settings(run: RunCurves) -> dict[str, Any]:
         "eval_arguments": spec.eval_arguments,
         "opponents": spec.opponents,
         "total_steps": spec.options.total_steps,
+        "randomize": spec.randomize,
+        "phases": [(phase.step, phase.changes) for phase in spec.phases],
         "agent_type": run.agent_type,
     }
 

@@ -12,6 +12,7 @@ from rollax.visualization.plots.learning_curves import (
     RunCurves,
     has_metric,
     metric_title,
+    phase_steps,
     training_metric,
 )
 from rollax.visualization.plots.run_merging import experiment_settings
@@ -195,11 +196,22 @@ def _curve_chart(
 ) -> Chart:
     """Return a chart of traces. If estimates are large, vertical tick labels have SI prefixes."""
     largest = max((np.abs(estimate.middle).max() for estimate in estimates), default=0.0)
-    layout = {
+    layout: PlotlyValues = {
         "xaxis": {"title": {"text": escape_html(axis)}},
         "yaxis": {"exponentformat": "B"} if largest >= 1e4 else {},
     }
+    if marks := _phase_marks([estimate.curve for estimate in estimates]):
+        layout["shapes"] = marks
     return Chart(title, traces, layout, height=height)
+
+
+def _phase_marks(curves: list[Curve]) -> list[PlotlyValues]:
+    """Return a dotted vertical line at each step at which a resume changed settings."""
+    line = {"color": "#888888", "width": 1, "dash": "dot"}
+    return [
+        {"type": "line", "x0": step, "x1": step, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+        for step in phase_steps(curves)
+    ]
 
 
 def _line_trace(

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollax.coercion import format_value
 from rollax.training.checkpoints import compatibility
-from rollax.training.console import result_tables
+from rollax.training.console import messages, result_tables
 from rollax.training.console.progress import format_duration
 from rollax.training.evaluation.metrics import (
     format_finite_count,
@@ -183,6 +183,7 @@ def _describe_run(run: RunFacts) -> dict[str, str]:
     facts = {
         "algorithm": f"{spec.algorithm}: {entry.summary}" if entry.summary else spec.algorithm,
         "environment": _format_environment(spec),
+        "randomization": ". ".join(messages.describe_randomization(spec)),
         "opponents": ", ".join(spec.opponents),
         "status": _format_status(run, entry.unit),
         "members": _format_members(spec),
@@ -194,6 +195,7 @@ def _describe_run(run: RunFacts) -> dict[str, str]:
         "resumed": f"at step {', '.join(f'{max(step, 0):,}' for step in run.resumed)}"
         if run.resumed
         else "",
+        "phases": "; ".join(phase.describe() for phase in spec.phases),
         "folder": str(run.folder),
     }
     return {name: text for name, text in facts.items() if text}

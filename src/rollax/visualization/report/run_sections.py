@@ -184,6 +184,12 @@ def reproduction_section(runs: list[RunFacts]) -> Section:
             " The following were resumed, and the commands contain the options of the last "
             f"session: {', '.join(resumed)}."
         )
+    changed = [run.name for run in runs if run.spec.phases]
+    if changed:
+        note += (
+            " The following changed settings in phases, and the commands train from the start with "
+            f"the settings of the last phase: {', '.join(changed)}."
+        )
     return Section(
         "Reproduce this run" if len(runs) == 1 else "Reproduce these runs",
         [*parts, paragraph_html(note)],

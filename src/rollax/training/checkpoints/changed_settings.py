@@ -1,0 +1,241 @@
+"""Changes of settings at a resume: new specification, new phase, and checks that the state fits."""
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from rollax.algorithm import Config
+from rollax.coercion import coerce, coerce_dict, format_value
+from rollax.config import MAX_FLOAT32, traced_field_names
+from rollax.environments import registry
+from rollax.environments.capabilities import is_on_host
+from rollax.environments.environment import Environment
+from rollax.errors import UsageError
+from rollax.training import unused_settings
+from rollax.training.argument_validation import ARGUMENTS_NEED_ID_MESSAGE
+from rollax.training.checkpoints import compatibility, fingerprints
+from rollax.training.checkpoints.leaves import named_leaves
+from rollax.training.compile import cache
+from rollax.training.compile import program as programs
+from rollax.training.run_folder.phases import Phase
+from rollax.training.spec import (
+    CUSTOM,
+    Spec,
+    check_varied_settings,
+    get_algorithm_entry,
+    resolve_config,
+    to_plain_value,
+)
+from rollax.types import NetworkFn, SettingValues
+
+NEW_RUN_REMEDY = "Train a new run with it (--init-from starts it from the policy of this run)"
+
+
+def with_changed_config(
+    spec: Spec, config: Config | SettingValues | None, learning_rate: float | None
+) -> Spec:
+    """Return the specification with changed settings of the algorithm.
+
+    Args:
+        spec: Specification of the run.
+        config: Complete settings, a dictionary of the settings that change, or None.
+        learning_rate: Constant learning rate that replaces the schedule, or None. Settings
+            `*_learning_rate`, for example of a critic, keep their ratio to it.
+
+    Raises:
+        UsageError: If a name is unknown, or a value has the wrong type or is out of range. Also if
+            a setting is swept or evolves.
+    """
+    if config is None and learning_rate is None:
+        return spec
+    if learning_rate is not None and isinstance(config, Mapping) and "learning_rate" in config:
+        raise UsageError("learning_rate is given twice. Remove it from config, or as an argument.")
+    entry = get_algorithm_entry(spec.algorithm)
+    values = vars(spec.config) | _constant_rate_values(spec, learning_rate)
+    changed = resolve_config(entry, values, config)
+    names = _differing_fields(spec.config, changed)
+    for kind, varied in (("swept", spec.sweep), ("evolving", spec.evolve)):
+        for name in names:
+            if name in varied:
+                raise UsageError(
+                    f"config.{name} must not change, because it is {kind} in this run. "
+                    f"{NEW_RUN_REMEDY}."
+                )
+    if spec.network != CUSTOM:
+        check_varied_settings(entry, changed, spec.network, spec.sweep, spec.evolve)
+    return dataclasses.replace(spec, config=changed)
+
+
+def _constant_rate_values(spec: Spec, learning_rate: float | None) -> dict[str, float]:
+    """Return the settings for a constant learning rate, or an empty dictionary for None."""
+    if learning_rate is None:
+        return {}
+    traced = traced_field_names(type(spec.config))
+    if "learning_rate" not in traced:
+        raise UsageError(
+            f"{spec.algorithm} has no learning rate that can be held constant, got learning_rate "
+            f"{learning_rate}. Remove it."
+        )
+    value = coerce("learning_rate", learning_rate, float)
+    if not 0 < value < MAX_FLOAT32:
+        raise UsageError(f"learning_rate must be greater than 0, got {value:g}.")
+    values = vars(spec.config)
+    ratio = value / values["learning_rate"] if values["learning_rate"] else 1.0
+    rates = {name: values[name] * ratio for name in traced if name.endswith("_learning_rate")}
+    final = {name: 1.0 for name in traced if name == "learning_rate_final_fraction"}
+    return rates | final | {"learning_rate": value}
+
+
+def with_changed_arguments(spec: Spec, arguments: SettingValues | None) -> Spec:
+    """Return the specification with changed arguments of the environment.
+
+    Args:
+        spec: Specification of the run.
+        arguments: Arguments that change, keyed by name, or None.
+
+    Raises:
+        UsageError: If the environment is an object, or results of evaluations would be misleading.
+    """
+    changes = to_plain_value("arguments", coerce_dict("arguments", arguments))
+    if not changes:
+        return spec
+    if spec.own_environment:
+        raise UsageError(ARGUMENTS_NEED_ID_MESSAGE)
+    changed = spec.arguments | registry.resolve_arguments(spec.environment, changes)
+    registry.check_evaluation(spec.environment, changed, spec.eval_arguments)
+    return dataclasses.replace(spec, arguments=changed)
+
+
+def with_new_phase(spec: Spec, old_spec: Spec, folder: Path, fork: Path | None = None) -> Spec:
+    """Return the specification with a phase for the settings that differ from `old_spec`.
+
+    Args:
+        spec: Specification with the changes requested for the resume.
+        old_spec: Specification in config.yaml.
+        folder: Folder of the run.
+        fork: Folder of a new run that continues this one, or None.
+
+    Returns:
+        The specification, unchanged if no setting differs and `fork` is None.
+    """
+    names = _differing_fields(old_spec.config, spec.config)
+    changes = {
+        f"config.{name}": (getattr(old_spec.config, name), getattr(spec.config, name))
+        for name in names
+    }
+    values = {
+        "arguments": (old_spec.arguments, spec.arguments),
+        "options.eval_seed": (old_spec.options.eval_seed, spec.options.eval_seed),
+    }
+    changes |= {path: (old, new) for path, (old, new) in values.items() if old != new}
+    if not changes and fork is None:
+        return spec
+    step = compatibility.newest_step(folder, old_spec)
+    phase = Phase(step, changes, None if fork is None else str(folder))
+    options = spec.options if fork is None else dataclasses.replace(spec.options, run_dir=fork)
+    return dataclasses.replace(spec, options=options, phases=(*old_spec.phases, phase))
+
+
+def _differing_fields(old: Config, new: Config) -> list[str]:
+    return [name for name, value in vars(old).items() if vars(new)[name] != value]
+
+
+def check_changes(
+    spec: Spec, old_spec: Spec, environment: Environment | None, network: NetworkFn | None
+) -> None:
+    """Check that a run can continue with changed settings, and that they have an effect.
+
+    Args:
+        spec: Specification with the changes requested for the resume.
+        old_spec: Specification in config.yaml.
+        environment: Environment object with opponents, or None if it is made from its id.
+        network: Network function, or None.
+
+    Raises:
+        UsageError: If a change affects the shapes of the state, the spaces of the environment, or
+            the steps per update. Also if an update does not read a changed setting.
+    """
+    if len(spec.phases) == len(old_spec.phases):
+        return
+    _check_state_fits(spec, old_spec, environment, network)
+    unused_settings.check_changed_settings(spec, environment, network)
+
+
+def _check_state_fits(
+    spec: Spec, old_spec: Spec, environment: Environment | None, network: NetworkFn | None
+) -> None:
+    """Raise UsageError if the state of a run cannot continue with changed settings."""
+    changes = _list_single_changes(spec, old_spec)
+    with cache.enable_for_checks():
+        if environment is None and spec.arguments != old_spec.arguments:
+            _check_same_spaces(spec, old_spec)
+        _check_fixed_settings(spec, environment)
+        before = _state_shapes(old_spec, environment, network)
+        for name, changed in changes.items():
+            if changed.config.steps_per_update != old_spec.config.steps_per_update:
+                _raise_unfit(name, "the number of steps per update")
+        if _state_shapes(spec, environment, network) == before:
+            return
+        unfit = []
+        for name, changed in changes.items():
+            with contextlib.suppress(UsageError):  # a change alone may be inconsistent
+                unfit += [name] * (_state_shapes(changed, environment, network) != before)
+    _raise_unfit(", ".join(unfit or changes), "the shapes of the training state")
+
+
+def _raise_unfit(name: str, what: str) -> NoReturn:
+    raise UsageError(
+        f"{name} must not change during a run, because it determines {what}. {NEW_RUN_REMEDY}."
+    )
+
+
+def _check_same_spaces(spec: Spec, old_spec: Spec) -> None:
+    """Raise UsageError if changed arguments change the spaces or the number of agents."""
+    recorded = fingerprints.fingerprint(programs.make_environment(old_spec), is_object=False)
+    changed = programs.make_environment(spec)
+    try:
+        fingerprints.check_fingerprint_fits(recorded, changed)
+    except UsageError as error:
+        raise UsageError(f"arguments must not change the spaces of a run. {error}") from error
+
+
+def _check_fixed_settings(spec: Spec, environment: Environment | None) -> None:
+    """Raise UsageError for a change of a setting that is fixed with simulators on the host."""
+    made = programs.make_environment(spec) if environment is None else environment
+    if not is_on_host(made):
+        return
+    fixed = get_algorithm_entry(spec.algorithm).adapt_to_host(spec.config)
+    for name in _differing_fields(spec.config, fixed):
+        raise UsageError(
+            f"config.{name} must be {getattr(fixed, name)} with simulators on the host, got "
+            f"{getattr(spec.config, name)}. Remove it."
+        )
+
+
+def _list_single_changes(spec: Spec, old_spec: Spec) -> dict[str, Spec]:
+    """Return `old_spec` with one change each that may affect shapes, keyed by a description."""
+    traced = traced_field_names(type(spec.config))
+    changes = {}
+    for name in _differing_fields(old_spec.config, spec.config):
+        if name not in traced:
+            value = getattr(spec.config, name)
+            config = dataclasses.replace(old_spec.config, **{name: value})
+            description = f"config.{name} ({format_value(value)})"
+            changes[description] = dataclasses.replace(old_spec, config=config)
+    for name, value in spec.arguments.items():
+        if name not in old_spec.arguments or old_spec.arguments[name] != value:
+            arguments = old_spec.arguments | {name: value}
+            description = f"arguments.{name} ({format_value(value)})"
+            changes[description] = dataclasses.replace(old_spec, arguments=arguments)
+    return changes
+
+
+def _state_shapes(
+    spec: Spec, environment: Environment | None, network: NetworkFn | None
+) -> dict[str, str]:
+    """Return the type and shape of each leaf of a member's state, keyed by path."""
+    algorithm, _ = programs.build_algorithm_and_environment(spec, environment, network)
+    state = programs.abstract_member_state(spec, algorithm)
+    return {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in named_leaves(state)}
