@@ -22,7 +22,7 @@ from rollax.populations import population
 from rollax.training.compile.segments import segment
 
 UPDATES = 2
-SHARE = 7  # solutions that each device scores: acting, they are the only ones that take one observation at a time
+SHARE = 7  # Solutions that each device scores. Only their matrix products have this batch size.
 GRID = 4, 8
 SMALL: dict[str, dict[str, Any]] = {
     "map_elites": {},
@@ -38,7 +38,10 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def difference(one: Any, other: Any) -> float:
-    """The largest, of numbers that are finite in both; infinite where they are not finite in the same places."""
+    """Return the largest relative difference of two trees.
+
+    The result is infinite if their finite numbers are not in the same places.
+    """
     largest = 0.0
     for a, b in zip(jax.tree.leaves(plain(one)), jax.tree.leaves(plain(other)), strict=True):
         a, b = np.asarray(a, float), np.asarray(b, float)
@@ -50,7 +53,10 @@ def difference(one: Any, other: Any) -> float:
 
 
 def compare(name: str, devices: int) -> dict[str, Any]:
-    """How far a single run, and a population of as many as `devices`, are over these from themselves on one."""
+    """Compare runs on several devices with runs on one device.
+
+    The runs are a single run and a population with as many members as `devices`.
+    """
     environment = make("control/point-maze", time_limit=10)
     kind = ALGORITHMS[name]
     algorithm = kind.make(
