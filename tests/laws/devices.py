@@ -69,7 +69,14 @@ def compare(name: str) -> dict[int, dict[str, Any]]:
 
 
 def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]:
-    """The same updates from `state` on `count` devices, beside what came of them `alone`."""
+    """Compare updates from `state` on `count` devices with the result on one device.
+
+    Args:
+        algorithm: Algorithm of the run.
+        state: State before the updates.
+        alone: State and metrics after the updates on one device, as `counted` returns them.
+        count: Number of devices.
+    """
     over = make_mesh(count, "environments")
     shardings = make_run_shardings(state, algorithm.placement(state), over)
     state = jax.device_put(fresh(state), shardings)

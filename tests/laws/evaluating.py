@@ -1,4 +1,6 @@
-"""Run by test_devices in a process of its own: quality-diversity on one device and several, single runs and populations.
+"""Comparison of archives on one device and on several, which test_devices starts as a process.
+
+It compares single runs and populations:
 
 XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m laws.evaluating map_elites 4
 """

@@ -80,7 +80,10 @@ def test_agents_use_the_parameters_of_their_group(sharing: str) -> None:
 
 @pytest.mark.parametrize("name", mark_quick(["ppo-gru", "impala"], "impala"))
 def test_one_agent_equals_no_agent_axis(name: str) -> None:
-    """Training with an axis of one agent is training without it, whoever shares with whom: the same program, to rounding."""
+    """Training with an axis of one agent equals training without it, within rounding.
+
+    This holds for any parameter sharing.
+    """
     row = BY_NAME[name]
     states = []
     for environment, sharing in (
@@ -218,7 +221,10 @@ def test_agents_that_are_done_are_masked() -> None:
 
 
 def test_agents_that_are_done_do_not_affect_learning() -> None:
-    """Neither what they see nor draw, value or are paid: parameters and statistics are the same, bit for bit."""
+    """Observations, actions, values and rewards of absent agents change no parameter or statistic.
+
+    The results are equal bit for bit.
+    """
     state, last, rollout, _ = early_row()
     absent = ~np.asarray(rollout.mask)
 

@@ -1,4 +1,4 @@
-"""From trajectories to minibatches: each sequence once an epoch, whole, in order, and all its parts together."""
+"""Tests of minibatches: each sequence occurs once per epoch, complete and in order."""
 
 import math
 import re

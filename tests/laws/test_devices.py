@@ -83,7 +83,7 @@ def test_only_sums_are_exchanged(result: Any) -> None:
 )
 @pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_archives_on_several_devices_equal_those_on_one(name: str, count: int) -> None:
-    """Each device scores its share of the solutions of a single run, or has its members of a population."""
+    """Each device scores its share of the solutions of a single run, or has its own members."""
     found = results((name, str(count)), "laws.evaluating")
     assert found["devices"] == [count, count] and found["elites"] >= 4
     assert found["scored"] == [SHARE], "each device scores its share"

@@ -139,7 +139,7 @@ SHAPES = [
 
 @pytest.mark.parametrize(("mean", "log_std"), SHAPES)
 def test_squashed_density_integrates_to_one(mean: float, log_std: float) -> None:
-    """Integrated over the action, on a grid that is fine where the squash is steep."""
+    """The integral is over the action, on a grid that is fine where the squashing is steep."""
     policy = distributions.SquashedGaussian(gaussian(mean, log_std))
     normal = scipy.stats.norm(mean, np.exp(log_std))
     draw = np.linspace(
@@ -209,7 +209,7 @@ def test_a_masked_box_equals_the_smaller_box(seed: int, number: int, squash: boo
 
 
 def test_squashed_actions_stay_within_bounds() -> None:
-    """Also where the draw is so far out that the action has saturated, the density of the draw and its slope are finite."""
+    """The log-density and its gradient are finite, also for actions at the bound."""
     space = Box((-2.0, 0.0), (2.0, 10.0), (2,))
     base = distributions.Gaussian(jnp.zeros(2), jnp.full(2, 2.0), space)
     policy = distributions.SquashedGaussian(base)

@@ -132,7 +132,7 @@ def test_an_infinite_target_kl_never_stops() -> None:
 
 
 def test_a_stopped_policy_does_not_move() -> None:
-    """After its first epoch the policy is that of a run with one epoch, though the critic learns on."""
+    """The critic continues, but the policy is that of a run with one epoch."""
     _, stopped, _ = updated("ppo", 3, 0, target_kl=1e-9)
     _, once, _ = updated("ppo", 1, 3)
     for a, b in zip(

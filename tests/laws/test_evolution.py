@@ -1,4 +1,4 @@
-"""A population of any algorithm evolves: copies are of the whole state, with keys and settings of their own."""
+"""Evolution of populations of any algorithm: copies have the whole state, but new keys."""
 
 from typing import Any
 
@@ -99,7 +99,7 @@ def test_every_algorithm_declares_a_metric_that_it_reports(name: str) -> None:
     ],
 )
 def test_archives_evolve(name: str) -> None:
-    """The member with the highest score is copied, archive and all, and the settings of the copy change."""
+    """The member with the highest score is copied with its archive, and gets new settings."""
     entry, row = ALGORITHMS[name], BY_NAME[name]
     ranges = {"iso_sigma": Range(1e-4, 1.0, "log")}
     many = population(row.make(row.environment))

@@ -31,7 +31,7 @@ LENGTHS = [
 
 
 def frozen(state: Any) -> Any:
-    """The state with learning rates of zero, so that all of its next update is before the first change."""
+    """Return the state with learning rates of zero, so that an update changes no parameter."""
     still = dataclasses.replace(
         state.config, learning_rate=jnp.float32(0), critic_learning_rate=jnp.float32(0)
     )
@@ -40,7 +40,7 @@ def frozen(state: Any) -> Any:
 
 @pytest.fixture
 def _largest_log_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts max |log ratio| of a minibatch in the place of the estimate of the divergence, so that the metrics show it."""
+    """Replace the estimate of the divergence by max |log ratio|, to see it in the metrics."""
     monkeypatch.setattr(
         losses,
         "estimate_kl",
@@ -71,7 +71,10 @@ def test_ratio_is_one(name: str) -> None:
 @pytest.mark.usefixtures("_largest_log_ratio")
 @pytest.mark.parametrize(("name", "length"), LENGTHS)
 def test_ratio_is_one_for_every_sequence_length(name: str, length: int) -> None:
-    """A state does not depend on the length of sequences, but for its settings, so any state serves all lengths."""
+    """Apart from its config, a state does not depend on the sequence length.
+
+    One state is therefore enough for all lengths.
+    """
     memory = jax.tree.leaves(begun(name).actor.carry)
     assert all(bool(jnp.any(jnp.abs(x) > 0.1)) for x in memory), "the memory holds something"
     assert largest_log_ratio(name, length) < BY_NAME[name].rounding

@@ -1,4 +1,4 @@
-"""Memory: two episodes in a row are each alone, and a sequence is its steps, for every recurrent core."""
+"""Tests of every recurrent core: resets separate episodes, and a sequence equals its steps."""
 
 from functools import cache
 from typing import Any

@@ -180,7 +180,7 @@ def test_every_config_class_is_tested() -> None:
 
 @pytest.mark.parametrize("kind", mark_quick(LIVE, PQNConfig), ids=lambda kind: kind.__name__)
 def test_every_number_changes_the_result(kind: type) -> None:
-    """One member for each setting that is data: after three updates its parameters differ from the unchanged member's."""
+    """One member per traced setting differs from the unchanged member after three updates."""
     name, settings, changes = LIVE[kind]
     config = tree.to_arrays(dataclasses.replace(BY_NAME[name].config, **settings))
     fields = traced_field_names(kind)
