@@ -158,7 +158,7 @@ PRIORITIES = st.lists(st.floats(1e-6, 100.0), min_size=2, max_size=8)
 def test_importance_weights_correct_the_sampling(
     values: list[float], exponent: float, beta: float, seed: int
 ) -> None:
-    """With beta 1 the expected loss of the draws is the mean over all samples, for any priorities."""
+    """With beta 1 the expected loss of the draws is the mean over all samples."""
     numbers = np.random.default_rng(seed)
     size = numbers.integers(1, 9, len(values)).astype(np.float32)
     loss = numbers.normal(size=len(size))

@@ -1,4 +1,4 @@
-"""PPO and IMPALA take the number of gradient steps that their settings imply, as Adam counts them."""
+"""Tests of the number of gradient steps of PPO and IMPALA, which Adam counts."""
 
 import dataclasses
 from functools import cache
@@ -81,7 +81,7 @@ def test_a_shared_network_has_one_optimizer() -> None:
 
 @pytest.mark.parametrize("name", mark_quick(["ppo", "impala"], "ppo"))
 def test_target_kl_stops_only_the_policy(name: str) -> None:
-    """With a tiny target the policy stops after the first epoch, and a separate critic continues."""
+    """With a tiny target the policy stops after one epoch, and a separate critic continues."""
     _, after, metrics = updated(name, 3, 0, target_kl=1e-9, learning_rate=1e-2)
     assert gradient_steps(after) == {"actor": MINIBATCHES, "critic": 3 * MINIBATCHES}
     assert float(metrics.values["epochs"]) == 1

@@ -81,7 +81,7 @@ def _parts_that_differ(part: Any) -> int:
 
 @pytest.mark.parametrize("name", mark_quick(NAMES, "ppo", "map_elites"))
 def test_every_algorithm_declares_a_metric_that_it_reports(name: str) -> None:
-    """It is the mean return for algorithms with episodes, and a metric of the state for the others."""
+    """It is the mean return for algorithms with episodes, otherwise a metric of the state."""
     row = BY_NAME[name]
     metric, algorithm = ALGORITHMS[row.algorithm].evolve_metric, row.make(row.environment)
     state = jax.eval_shape(algorithm.init, jax.random.key(0), row.config)

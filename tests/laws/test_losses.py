@@ -91,7 +91,7 @@ def test_squared_value_error(value: float, old: float, target: float, clip: floa
 
 @pytest.mark.quick
 def test_value_clipping_by_hand() -> None:
-    """Old value 0, new value 1, clip 0.2: for target 2 the error is that of 0.2, without gradient."""
+    """Old value 0, new value 1, clip 0.2: for target 2, the error is that of 0.2."""
     error, slope = jax.value_and_grad(losses.squared_value_error)(
         jnp.float32(1), jnp.float32(0), jnp.float32(2), 0.2
     )

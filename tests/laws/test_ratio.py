@@ -81,7 +81,7 @@ def test_ratio_is_one_for_every_sequence_length(name: str, length: int) -> None:
 
 
 def largest_log_ratio(name: str, length: int = 1) -> float:
-    """Return the largest log ratio in an update with learning rates of zero, after three updates."""
+    """Return the largest log ratio in an update with learning rates of zero."""
     row = BY_NAME[name]
     state = frozen(begun(name))
     config = dataclasses.replace(

@@ -134,7 +134,7 @@ def test_advantages_scale_with_rewards_and_values(seed: int, gamma: float, scale
 
 @pytest.mark.quick
 def test_two_steps_by_hand() -> None:
-    """r = (1, 2), V = (1/2, 1/2), gamma = lambda = 1: the returns are 3 and 2, so A = (5/2, 3/2)."""
+    """r = (1, 2), V = (1/2, 1/2), gamma = lambda = 1: returns are 3 and 2, so A = (5/2, 3/2)."""
     t = {
         "reward": np.array([1.0, 2.0], np.float32),
         "value": np.full(2, 0.5, np.float32),
@@ -243,7 +243,7 @@ def test_vtrace_of_an_exact_critic_has_no_advantage(
 @few
 @given(seeds, clips, clips)
 def test_vtrace_equals_its_definition(seed: int, rho_clip: float, c_clip: float) -> None:
-    """Equation 1: v_s = V(s) + sum_t gamma^(t - s) (prod c) delta_t, up to the end of the episode."""
+    """Equation 1: v_s = V(s) + sum_t gamma^(t - s) (prod c) delta_t, within an episode."""
     t, log_ratio = trajectory(seed), log_ratios(seed)
     rho, c = np.minimum(rho_clip, np.exp(log_ratio)), 0.8 * np.minimum(c_clip, np.exp(log_ratio))
     delta = rho * (t["reward"] + 0.9 * np.where(t["terminated"], 0.0, t["next_value"]) - t["value"])

@@ -42,7 +42,7 @@ def moved(function: Callable[[Any], Any]) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("name", ["ppo", "impala", "ppo_rnd", "pqn", "dqn", "sac", "td3"])
-def test_no_policy_sees_it(name: str) -> None:
+def test_policies_ignore_the_global_state(name: str) -> None:
     entry = ALGORITHMS[name]
     network = entry.make_network(Nowhere(ACTIONS[name]), entry.network_config(), jax.random.key(0))  # pyright: ignore[reportArgumentType]
     if name in ("dqn", "sac", "td3"):
@@ -62,7 +62,7 @@ def test_no_policy_sees_it(name: str) -> None:
     assert moved(lambda obs: output(obs).value) == {"own": True, "global_state": True}
 
 
-def test_novelty_is_of_what_the_policy_sees() -> None:
+def test_novelty_ignores_the_global_state() -> None:
     made = novelty.init_novelty(SPACE, PPORNDConfig(), jax.random.key(0))
     assert moved(lambda obs: novelty.prediction_error(made, obs)) == {
         "own": True,
@@ -74,6 +74,6 @@ def test_novelty_is_of_what_the_policy_sees() -> None:
     }
 
 
-def test_parts_of_critics() -> None:
+def test_critic_only_parts_of_spaces() -> None:
     assert layers.critic_only_parts(SPACE) == ("global_state",)
     assert layers.critic_only_parts(Dict({"own": OWN})) == () == layers.critic_only_parts(WHOLE)
