@@ -38,7 +38,7 @@ def seen(seed: int, steps: int = 32, streams: int = 4) -> jax.Array:
 
 
 def test_novelty_falls_for_known_observations() -> None:
-    """The error falls at observations that were met, and stays larger at those that are far from them."""
+    """The prediction error falls for observations of the rollout, and stays larger for others."""
     known, far = seen(1), seen(2) - 6 * jnp.asarray([[[1.0, 0.0, 0.0]]])
     state, cut = (
         novelty.init_novelty(SPACE, CONFIG, jax.random.key(0)),

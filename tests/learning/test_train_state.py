@@ -1,4 +1,4 @@
-"""Gradients are clipped as by optax, and settings at the ends of their ranges give numbers."""
+"""Tests of gradient clipping, which equals that of optax, and of extreme settings."""
 
 from typing import Any
 

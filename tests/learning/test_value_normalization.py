@@ -1,4 +1,4 @@
-"""Values in units of their targets: a change of the units changes no value, and the size of rewards changes nothing."""
+"""Tests of value normalization, which does not change values or depend on the scale of rewards."""
 
 import dataclasses
 from typing import Any

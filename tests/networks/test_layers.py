@@ -139,7 +139,7 @@ def unrolled(name: str, length: int = LENGTH) -> list[tuple[tuple[str, ...], Any
 
 @pytest.mark.parametrize("name", ["gru", "lstm"])
 def test_inputs_are_projected_before_the_loop(name: str) -> None:
-    """One product with the inputs of all steps before the loop; in it, one with the memory, by the recurrent weights."""
+    """One product has the inputs of all steps, and one in the loop has the recurrent weights."""
     products = [
         (inside, eqn) for inside, eqn in unrolled(name) if eqn.primitive.name == "dot_general"
     ]
@@ -156,7 +156,7 @@ def test_inputs_are_projected_before_the_loop(name: str) -> None:
 
 
 def test_mingru_has_no_loop() -> None:
-    """Nothing runs step after step, and each doubling of the length adds as much as the one before: depth is logarithmic."""
+    """Each doubling of the length adds equally many operations, so the depth is logarithmic."""
     counts = []
     for length in (16, 32, 64, 128):
         found = unrolled("mingru", length)

@@ -1,4 +1,4 @@
-"""What critics alone may see, "global_state", moves no policy, and the value where there is a critic of its own."""
+"""The part "global_state" of observations affects only the values of separate critics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ class Nowhere:
 
 
 def moved(function: Callable[[Any], Any]) -> dict[str, bool]:
-    """Whether the outputs of a function of the observation change with each of its parts."""
+    """Return for each part of the observation whether the outputs depend on it."""
 
     def total(obs: Any) -> jax.Array:
         numbers = [

@@ -197,7 +197,10 @@ def test_equal_members_are_not_replaced() -> None:
 
 
 def test_fitness_is_the_return_since_the_last_generation() -> None:
-    """The last one that is known stays where no episode has ended since: such a member is left out, and continues to count."""
+    """A member without a new episode keeps its last fitness and is left out.
+
+    Its episodes continue to count.
+    """
     state, step, generation = programs()
     state, first = generation(scored(state, RISING))
     state, metrics = step(state)

@@ -1,4 +1,4 @@
-"""Selection in populations that evolve: a member is not replaced because its episodes are long."""
+"""Tests of selection in evolving populations, where episodes have different lengths."""
 
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ RANGES = {"noise": Range(0.0, 1.0)}
 
 
 class Hazard:
-    """A reward in every step until the episode ends, which it does with a chance that depends on the action."""
+    """Environment with a constant reward, where the action determines the probability of an end."""
 
     name, num_agents, time_limit, info_reductions = "hazard", None, None, {}
     observation_space, action_space = Box(0, 1, (1,)), Discrete(2)

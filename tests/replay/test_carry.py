@@ -87,7 +87,7 @@ COUNTING = AgentFns(
 
 @cache
 def played(agents: int | None, num_steps: int) -> tuple[OffPolicyState, list[Any]]:
-    """Three updates, of which the first begins with random actions: the state after them, and their metrics."""
+    """Return the state and the metrics of three updates, the first of which acts randomly."""
     algorithm = off_policy(Clock(agents), COUNTING, lambda config: make_uniform_replay(num_steps))
     state, metrics = algorithm.init(jax.random.key(0), CONFIG), []
     step = jax.jit(algorithm.step)

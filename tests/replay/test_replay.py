@@ -309,7 +309,10 @@ class Settings:
 
 
 def test_priorities_determine_the_distribution() -> None:
-    """Draws come in proportion to (error + floor)^exponent, and their weights undo it; new rows come with the largest."""
+    """Probabilities are proportional to (error + epsilon)^exponent.
+
+    Importance weights correct them, and new rows have the largest priority.
+    """
     config, buffer = Settings(), prioritized.make_prioritized_replay()
     state = buffer.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, config)
     for time in range(40):
@@ -342,7 +345,7 @@ def test_priorities_determine_the_distribution() -> None:
 
 @pytest.mark.parametrize("capacity", [20, 45])
 def test_changing_the_priority_exponent(capacity: int) -> None:
-    """The tree becomes what it would be had the exponent always been that one, also after 0, of which all weights are 1."""
+    """The tree equals that of a constant exponent, also after exponent 0 with equal weights."""
     memory = prioritized.make_prioritized_replay()
 
     def play(exponent: jax.Array) -> prioritized.PrioritizedReplayState:
@@ -423,7 +426,7 @@ def test_steps_copy_no_large_arrays(buffer: ring.ReplayBuffer) -> None:
     seed=st.integers(0, 9999),
 )
 def test_rows_of_many_policies_are_one_queue(capacity: int, size: int, seed: int) -> None:
-    """Against a deque: rows that are not kept take no place, and the oldest of all leave first, for every member alone."""
+    """Compare with a deque per member: skipped rows take no place, and the oldest are dropped."""
     numbers = np.random.default_rng(seed)
     keeps = numbers.random((2, 4, size)) < numbers.random(
         (2, 1, 1)

@@ -1,4 +1,4 @@
-"""How a run ends and goes on: the table of a sweep, the best checkpoint, commands that work, a learning rate that is held."""
+"""Tests of the end of a run: sweep table, best checkpoint, commands, and learning rate."""
 
 import dataclasses
 import json

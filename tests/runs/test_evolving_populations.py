@@ -88,7 +88,7 @@ def test_the_lineage_records_generations(whole: Path) -> None:
 
 
 def test_metrics_have_the_settings_of_members(whole: Path) -> None:
-    """The settings of an update are those of the generation before it, and what the optimizer used."""
+    """The settings of an update are those of the previous generation. The optimizer uses them."""
     history = lineage.read_lineage(whole)
     lines = [line for line in metrics(whole) if "event" not in line]
     assert len(lines) == 12

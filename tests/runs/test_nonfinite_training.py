@@ -48,7 +48,7 @@ def test_a_nonfinite_reward_stops_the_run(train: Callable) -> None:
 def test_nonfinite_from_the_first_step(
     train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is a checkpoint from before training to go back to, also when the run was killed before that was saved."""
+    """The checkpoint from before training exists, even if the run was killed earlier."""
 
     def die(*_: Any) -> None:
         raise SystemExit("as if killed")
@@ -80,7 +80,7 @@ def test_a_large_learning_rate_is_named_as_the_cause(train: Callable) -> None:
     ("what", "value"), [("observation", 1e25), ("observation", np.inf), ("reward", 1e30)]
 )
 def test_values_that_are_too_large_are_named(train: Callable, what: str, value: float) -> None:
-    """A network's output of 1e25 has no finite square, and a reward of 1e30 no finite error; both are finite themselves."""
+    """An output of 1e25 has an infinite square, and a reward of 1e30 an infinite error."""
 
     class Large(Bad):
         def step(self, key: jax.Array, state: Any, action: Any) -> rollax.Transition:

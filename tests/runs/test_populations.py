@@ -1,4 +1,4 @@
-"""Many runs in one program: each member is as it would be alone, and the labels say which is which."""
+"""Tests of many runs in one program: each member equals a single run."""
 
 import itertools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Runs in processes that have switched JAX to something else: they train as without, and say that the switch has no effect."""
+"""Tests of runs in processes with other JAX settings, which rollax overrides with a message."""
 
 import json
 import os
@@ -39,7 +39,7 @@ print(json.dumps([numbers["return_mean"], losses, kinds, jax.config.jax_enable_x
 
 
 def run(folder: Path, **switches: str) -> tuple[list[Any], str]:
-    """The numbers of a tiny run, and everything else that was printed."""
+    """Return the results of a tiny run, and everything else that was printed."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", **switches}
     command = [sys.executable, "-c", SCRIPT, str(folder)]
     done = subprocess.run(
@@ -71,7 +71,9 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     ],
     ids=lambda switches: "+".join(switches),
 )
-def test_a_run_is_the_same(tmp_path: Path, without: list[Any], switches: dict[str, str]) -> None:
+def test_jax_settings_do_not_change_a_run(
+    tmp_path: Path, without: list[Any], switches: dict[str, str]
+) -> None:
     numbers, told = run(tmp_path / "run", **switches)
     assert numbers[:3] == without[:3]
     assert numbers[3] == ("JAX_ENABLE_X64" in switches), "the process keeps its own switch"
@@ -82,7 +84,7 @@ def test_a_run_is_the_same(tmp_path: Path, without: list[Any], switches: dict[st
 
 
 @pytest.mark.quick
-def test_switches_are_restored_also_after_an_error() -> None:
+def test_jax_settings_are_restored_after_an_error() -> None:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
         with pytest.raises(ZeroDivisionError), standard_numerics():
             assert overridden_settings() == ("JAX_ENABLE_X64", "JAX_NUMPY_DTYPE_PROMOTION")
@@ -93,7 +95,7 @@ def test_switches_are_restored_also_after_an_error() -> None:
         assert overridden_settings() == ()
 
 
-def test_an_environment_of_double_precision_is_narrowed() -> None:
+def test_an_environment_in_double_precision_is_converted() -> None:
     with jax.enable_x64(True):
         wide = {"gravity": jnp.asarray(9.8), "count": jnp.asarray(3), "name": "wide"}
         narrow = to_single_precision(wide)
@@ -111,8 +113,8 @@ def test_environments_are_made_in_single_precision() -> None:
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(environment)} == {"float32"}
 
 
-def test_another_generator_is_named(undisturbed: Path) -> None:
-    """Keys of a run are those of the generator that its process had."""
+def test_another_key_implementation_raises_usage_error(undisturbed: Path) -> None:
+    """Keys of a run have the implementation of the process that trained it."""
     message = r"the random number generator threefry2x32: .* got key<rbg>\[\]\. Set JAX_DEFAULT_PRNG_IMPL=threefry2x32\."
     with jax.default_prng_impl("rbg"), pytest.raises(rollax.UsageError, match=message):
         rollax.load(undisturbed)

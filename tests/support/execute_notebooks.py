@@ -62,7 +62,7 @@ def kernel_environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        "PYTHONWARNINGS": "ignore:IProgress not found",  # of tqdm, without ipywidgets
+        "PYTHONWARNINGS": "ignore:IProgress not found",  # warning of tqdm without ipywidgets
     }
 
 

@@ -12,7 +12,7 @@ from support.runs import FRAMES, NETWORK, SMALL, SMALL_WORDS, Script, options
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a run that nothing interrupted."""
+    """Return the folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     with programs_compiled_once():
         rollax.train(
