@@ -129,7 +129,7 @@ def test_no_report_if_the_accelerator_is_used(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_unused_accelerators_with_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin that does not start, or JAX_PLATFORMS, is named in place of an installation."""
+    """The remedy names a plugin that does not start, or JAX_PLATFORMS."""
     monkeypatch.setattr(doctor.jax, "default_backend", lambda: "cpu")
     monkeypatch.setattr(doctor, "installed_version", lambda package: "1.0")
     found = unused_accelerators({}, lambda path: True, nothing)

@@ -1,4 +1,4 @@
-"""What a start costs: the modules that `import rollax` imports, and the programs before the first evaluation."""
+"""Tests of the startup time: imported modules, and programs before the first evaluation."""
 
 import ast
 import os

@@ -1,4 +1,6 @@
-"""Execution of the notebooks: `python tests/support/execute_notebooks.py [NOTEBOOK...]` updates their outputs.
+"""Execution of the notebooks, which updates their outputs.
+
+Usage: `python tests/support/execute_notebooks.py [NOTEBOOK...]`
 
 The kernel is this interpreter. Notebooks run in a temporary folder, so that runs are not written to
 the checkout. `--output FOLDER` writes the executed notebooks to a folder instead.

@@ -51,7 +51,7 @@ TIMINGS = ("wall_time", "steps_per_second")
 
 
 def options(folder: Path, updates: int = 12, **changes: Any) -> RunOptions:
-    """Twelve updates, with an evaluation every third and a checkpoint every second."""
+    """Return options with evaluations every third update and checkpoints every second."""
     values = {
         "eval_episodes": 8,
         "eval_count": 4,
@@ -145,7 +145,10 @@ def checksums(folder: Path, step: int) -> dict[str, Any]:
 
 
 def whole_state(folder: Path, environment: Any = None) -> Any:
-    """The state of a run's last checkpoint, of all members, with what only learning needs."""
+    """Return the complete state of all members in the last checkpoint.
+
+    It includes the parts that only training needs.
+    """
     spec = read_spec(folder)
     algorithm, _ = programs.build_algorithm_and_environment(spec, environment)
     make = (

@@ -67,7 +67,7 @@ def drawn(folder: Path) -> Path:
 
 
 def test_studies_with_the_same_folder_name_in_a_database(tmp_path: Path) -> None:
-    """In folders of the same name, one after the other or side by side: each has trials of its own."""
+    """Studies in folders of the same name have separate trials, also if they run concurrently."""
     one = create_study(spec(storage=database(tmp_path)), tmp_path / "one" / "study")
     running = Study(one).draw()
     other = create_study(

@@ -1,4 +1,4 @@
-"""Studies whose worker ended, or whose disk was full, at a bad moment: another goes on, and no setting is lost by it."""
+"""Tests of studies that continue after their worker ended or their disk was full."""
 
 import errno
 import fcntl
@@ -49,7 +49,7 @@ def study(tmp_path: Path) -> Callable[..., Path]:
 def test_a_last_checkpoint_that_was_not_written(
     study: Any, monkeypatch: pytest.MonkeyPatch, batch: dict[str, Any]
 ) -> None:
-    """The last evaluation is told before: a setting has its score, not that of an older checkpoint."""
+    """The evaluation is recorded before, so a trial has the score of its last policy."""
     config = {name: value for name, value in CONFIG.items() if name not in batch} | {
         "learning_rate": 0.003
     }

@@ -105,7 +105,10 @@ def test_a_function_and_a_stored_condition(train: Callable) -> None:
 
 
 def test_unknown_metrics_in_conditions_raise_usage_error(train: Callable, tmp_path: Path) -> None:
-    """Before anything is written; with functions whose names are not known, before training."""
+    """The error is raised before anything is written.
+
+    If functions add metrics, it is raised before training.
+    """
     with pytest.raises(rollax.UsageError, match="stop_when 'retrun_mean': did you mean return_mea"):
         train("refused", stop_when="retrun_mean>1")
     assert not (tmp_path / "refused").exists()

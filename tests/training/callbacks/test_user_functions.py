@@ -1,4 +1,4 @@
-"""Functions of a user's own: their numbers are in all that a run leaves, and their faults cost no training."""
+"""Tests of user functions, whose values are in all outputs, and whose errors stop no training."""
 
 import os
 from collections.abc import Callable
@@ -210,7 +210,7 @@ def test_a_later_error_of_stop_when_is_a_warning(train: Callable) -> None:
 def test_evaluations_use_the_mode_of_the_run(
     train: Callable, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Greedy or sampled, in a run, by `evaluate` and by the command, which takes either."""
+    """They are greedy or sampled in a run and in `evaluate`. The command has an option."""
     show = Script()
     folder = train("sampled", eval_stochastic=True, updates=1, show=show).folder
     assert "over 8 episodes, sampled)" in show.text

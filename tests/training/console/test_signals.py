@@ -1,4 +1,4 @@
-"""What an interrupt does: it is acknowledged at once, the caller hears of it after saving, and a second one aborts."""
+"""Tests of interrupts: acknowledgment, an exception after saving, and abort."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""A run with an archive: what it reports, how it goes on, and its elites as a table, a picture and policies."""
+"""Tests of runs with an archive: metrics, resuming, and selection of elites."""
 
 import dataclasses
 from pathlib import Path
