@@ -1,6 +1,9 @@
-"""Set up and run this checkout with nothing but Python: `python3 develop.py train`, `python3 develop.py test`.
+"""Set up and run this checkout with only Python installed.
 
-Every command creates a virtual environment in .venv/, installs the package with pinned versions, and runs there.
+Usage: `python3 develop.py train`, `python3 develop.py test`
+
+Every command creates a virtual environment in .venv/, installs the package with pinned versions,
+and runs there.
 """
 
 import hashlib
@@ -56,7 +59,7 @@ def main(words: list[str]) -> int:
 
 
 def set_up(extra: str) -> None:
-    """Install the package with an extra, unless this state of the dependency files is already installed."""
+    """Install the package with an extra, unless the dependency files have not changed since."""
     wanted = hashlib.sha256(
         b"".join((ROOT / f).read_bytes() for f in ("pyproject.toml", "constraints.txt"))
     ).hexdigest()
@@ -76,7 +79,7 @@ def set_up(extra: str) -> None:
 
 
 def run(program: str, *arguments: str) -> int:
-    """Run a program of the virtual environment in the checkout. The program handles interrupts itself."""
+    """Run a program of the virtual environment in the checkout. It handles interrupts itself."""
     process = subprocess.Popen([str(BIN / program), *arguments], cwd=ROOT)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Other settings of jax than those that all tests have."""
+"""Temporary changes of JAX's configuration."""
 
 import contextlib
 from collections.abc import Iterator

@@ -53,7 +53,7 @@ def test_commands_in_the_last_lines_of_a_run(status: str, tmp_path: Path) -> Non
         assert words[number + 1 : number + 4] == [str(tmp_path / NAME), "--import", "my_module"]
 
 
-def test_every_printed_command_is_quoted() -> None:
+def test_every_printed_command_has_quotes() -> None:
     """Source code formats commands with `format_command_line`, not with f-strings."""
     found = []
     for path in SOURCE.rglob("*.py"):

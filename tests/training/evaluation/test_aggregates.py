@@ -77,7 +77,7 @@ def every_resample(samples):
 
 
 def test_intervals_equal_those_of_all_resamples():
-    """27 x 27 draws of two environments, and those of two algorithms with three seeds each."""
+    """There are 27 x 27 draws for two environments, and for two algorithms with three seeds."""
     first, second = (
         [np.array([0.0, 0.2, 0.7]), np.array([0.1, 0.5, 2.0])],
         [np.array([0.1, 0.3, 0.4]), np.array([0.4, 0.5, 0.6])],

@@ -38,7 +38,10 @@ def interrupted(kind: str, text: str) -> None:
 
 
 def test_info_is_summed_until_the_episode_ends() -> None:
-    """A number told as 1 a step is the length exactly, a truth is how often it held, a curve has its steps."""
+    """A value of 1 per step gives the length, a boolean the number of steps, and a curve its steps.
+
+    The curve has a value of 1 for each step of the episode.
+    """
     played = evaluated(Counting())
     assert set(played.length) == set(range(1, LONGEST + 1))
     assert (played.terminated ^ played.truncated).all()
@@ -83,7 +86,7 @@ def test_ends_of_a_trial_are_those_of_its_episodes() -> None:
 
 
 def test_rewards_of_an_agent_count_until_its_end() -> None:
-    """Though it is paid on until the others have ended, as it is not in training."""
+    """Rewards that the agent receives after its end do not count, as in training."""
     played = evaluated(Counting(agents=3))
     np.testing.assert_array_equal(
         played.returns, 2 * (played.length[:, None] - np.asarray([2, 1, 0]))

@@ -48,7 +48,7 @@ def test_classify_operation(path: str, part: str | None) -> None:
 
 
 def test_operations_in_loops_are_counted_repeatedly() -> None:
-    """Ten products of [64, 32] by [32, 32] in a loop, and one row of a large buffer that is replaced in place."""
+    """Count ten products of [64, 32] by [32, 32] in a loop, and a replaced row of a buffer."""
 
     @profile_scope("policy")
     def layer(x: jax.Array, weight: jax.Array) -> jax.Array:

@@ -78,7 +78,7 @@ def test_episodes_are_counted_once(train: Callable) -> None:
 
 
 def test_the_stored_specification_repeats_the_run(train: Callable) -> None:
-    """config.yaml reads with safe_load, holds every setting, and repeats the run bit for bit."""
+    """config.yaml is plain YAML, has every setting, and repeats the run bit for bit."""
     config = dataclasses.replace(
         SMALL, learning_rate=3e-3, normalize_observations=True, target_kl=0.5
     )

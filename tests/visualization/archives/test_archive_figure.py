@@ -232,7 +232,7 @@ def test_curves_of_a_closed_form_do_not_mention_episodes(folders, tmp_path):
 
 
 def test_curves_of_members_have_intervals(tmp_path):
-    """The QD score of several seeds, beneath the return, and coverage and best fitness in panels."""
+    """The QD score is below the return, and panels have coverage and best fitness."""
     from rollax.visualization.plots import curve_estimates, intervals, overview
     from rollax.visualization.plots.learning_curves import make_curves, read_run
     from support.figures import plot
