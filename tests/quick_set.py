@@ -43,7 +43,7 @@ def write_seconds(known: Seconds, measured: dict[str, float], quick: bool) -> No
     Args:
         known: Content of seconds.json.
         measured: Processor time by file.
-        quick: Whether the quick set was measured. Files that are wholly part of it are then left out.
+        quick: Whether the quick set was measured. Files that are completely in it are left out.
     """
     whole = whole_files(known)
     if quick:

@@ -86,7 +86,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def check(rule: str, found: dict[str, int], limit: int) -> None:
-    """Fails where a number is above the limit and its exception, and where an exception is not needed any more."""
+    """Check that no number exceeds its limit or exception, and that all exceptions are needed."""
     allowed = EXCEPTIONS[rule]
     new = {name: number for name, number in found.items() if number > allowed.get(name, limit)}
     assert not new, f"above {limit}: {new}"
@@ -173,7 +173,10 @@ PARTS = (r"\w*Config", r"\w*(State|Agent)", r"\w*loss", "init", "step|update", "
 
 
 def parts(tree: ast.Module) -> list[int]:
-    """Which parts of an algorithm a file defines, from top to bottom, also inside its constructor."""
+    """Return the parts of an algorithm that a file defines in order.
+
+    Functions inside of its constructor are included.
+    """
     definitions = [node for node in tree.body if isinstance(node, Function | ast.ClassDef)]
     inner = [
         node
@@ -224,7 +227,10 @@ def test_the_docstring_of_an_algorithm_names_its_paper(path: str) -> None:
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """The rooms of rollax that a file imports from, wherever the import stands."""
+    """Return the top-level packages of rollax that a file imports.
+
+    Imports in functions are included.
+    """
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""`rollax.plot`, `rollax.render` and `rollax.report`, as commands and notebooks call them."""
+"""Tests of `rollax.plot`, `rollax.render` and `rollax.report` in Python."""
 
 import csv
 import os

@@ -58,7 +58,7 @@ def _registered() -> None:
 
 
 def made(name: str) -> tuple[Spec, Any, Any, Any]:
-    """The specification of a case, the algorithm in JAX and the one on the host, and that environment."""
+    """Return the specification of a case, both algorithms, and the host environment."""
     algorithm, config, network, continuous = CASES[name]
     options = RunOptions(total_steps=10_000, eval_episodes=5)
     spec = make_spec(algorithm, "test/counter", {}, config, network, options, None)
