@@ -17,14 +17,17 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 USAGE = """\
-python3 develop.py train [ARGUMENTS]   set up, then train PPO on CartPole (or: rollax train ARGUMENTS)
+python3 develop.py train [ARGUMENTS]   set up, \
+then train PPO on CartPole (or: rollax train ARGUMENTS)
 python3 develop.py test                set up, then run the quick tests
-python3 develop.py test --all          set up, then run all tests that are not slow (--rest: without the quick ones)
+python3 develop.py test --all          set up, \
+then run all tests that are not slow (--rest: without the quick ones)
 python3 develop.py test --changed      set up, then run the tests that changes since main can affect
 python3 develop.py test ARGUMENTS      set up, then run the tests that pytest's ARGUMENTS select
 python3 develop.py check               set up, then check lint, format and types
 python3 develop.py fix                 set up, then fix lint and format
-python3 develop.py docs [serve]        set up, then build the documentation into site/ (or serve it and rebuild on changes)
+python3 develop.py docs [serve]        set up, \
+then build the documentation into site/ (or serve it and rebuild on changes)
 python3 develop.py setup               set up only
 python3 develop.py placeholders        list what has to be filled in before a release
 """

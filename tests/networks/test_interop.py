@@ -330,6 +330,9 @@ def test_passing_a_module_as_the_network_raises_usage_error(network, words):
 def test_a_module_with_other_input_shapes_raises_usage_error(make):
     """The error has the shapes of its arrays, and the observation that it must accept."""
     env = rollax.make("gymnax/CartPole-v1")
-    words = r"must accept one observation of gymnax/CartPole-v1, float32\[4\].*but its module Linear .*[37], [37].* fails with"
+    words = (
+        r"must accept one observation of gymnax/CartPole-v1, float32\[4\].*but its "
+        r"module Linear .*[37], [37].* fails with"
+    )
     with pytest.raises(UsageError, match=words):
         make(env)(jax.random.key(0))

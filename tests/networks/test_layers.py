@@ -493,9 +493,7 @@ def shown(net: Any, obs: Any, reset: jax.Array) -> Any:
 
 
 @pytest.mark.parametrize(("core", "action", "changes"), CASES)
-def test_half_precision_is_close_to_single_precision(
-    core: str, action: str, changes: dict[str, Any]
-) -> None:
+def test_half_precision_is_approximate(core: str, action: str, changes: dict[str, Any]) -> None:
     """Outputs and gradients are float32 and close, but not equal. Parameters are the same."""
     networks = half_and_whole(core, action, changes)
     outputs, gradients = zip(*(shown(net, *seen()) for net in networks), strict=True)

@@ -22,7 +22,8 @@ from rollax.visualization.plots.learning_curves import make_curves, read_run
 from support.runs import FRAMES, NETWORK, SMALL, Script, evaluations, metrics, newest, options
 
 REMEDY = re.compile(
-    r"(?i)bring|restore|move|put them back|correct|give the f|train a new run|did you mean|known are|choose|install|use a|use the|write"
+    r"(?i)bring|restore|move|put them back|correct|give the f|train a new run|did you "
+    r"mean|known are|choose|install|use a|use the|write"
 )
 UPDATES, STOP = 12, 8
 Damage = Callable[[Path, random.Random], None]

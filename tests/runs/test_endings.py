@@ -108,7 +108,8 @@ def test_a_rising_learning_rate_is_reported_and_can_be_fixed(
     rollax.resume(folder, total_steps=8 * FRAMES, show=show)
     warning = next(message for message in show.lines if "learning rate" in message)
     assert warning.startswith(
-        "warning: The learning rate was annealed to 0 at step 128. It is now 0.0005, and reaches 0 at"
+        "warning: The learning rate was annealed to 0 at step 128. It is now 0.0005, and "
+        "reaches 0 at"
     )
     show = Script()
     rollax.resume(folder, total_steps=12 * FRAMES, learning_rate=2e-4, show=show)

@@ -131,9 +131,7 @@ def test_a_stopped_run_is_resumed_exactly(whole: Path, tmp_path: Path, updates: 
 
 
 @pytest.mark.parametrize("generation", [1, 3])
-def test_a_run_killed_after_a_generation_is_resumed_exactly(
-    whole: Path, tmp_path: Path, generation: int
-) -> None:
+def test_a_killed_run_is_resumed_exactly(whole: Path, tmp_path: Path, generation: int) -> None:
     """A generation after the last checkpoint is repeated, and recorded once."""
 
     def react(kind: str, text: str) -> None:
@@ -202,9 +200,7 @@ def test_a_nonfinite_member_is_replaced(tmp_path: Path) -> None:
     assert result.status == "done" and len(lines) == 12
 
 
-def test_evolve_options_of_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evolve_command_line_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "train",
         "ppo",

@@ -28,9 +28,9 @@ def test_a_nonfinite_reward_stops_the_run(train: Callable) -> None:
     result = train(environment=bad, eval_max_steps=20, show=show)
     assert (result.status, result.exit_code) == ("nonfinite", 3)
     assert (
-        f"a reward of the environment became NaN, infinite or too large at step {6 * FRAMES:,} (update 6)"
-        in show.text
-    )
+        f"a reward of the environment became NaN, infinite or too large at step {6 * FRAMES:,} "
+        "(update 6)"
+    ) in show.text
     assert f"The last good state is the checkpoint of step {4 * FRAMES:,}" in show.text
     assert (
         f"rollax.resume('{result.folder}', environment=environment, on_nonfinite=\"rollback\")"
@@ -134,7 +134,11 @@ def test_a_nonfinite_member_does_not_stop_the_others(train: Callable) -> None:
     assert (result.status, result.exit_code) == ("done", 0)
     warnings = [line for line in show.lines if line.startswith("warning: ")]
     assert warnings == [
-        "warning: member 1 (learning_rate 1e+30, seed 0) is no longer finite. The other members continue."
+        (
+            "warning: member 1 (learning_rate 1e+30, seed 0) is no longer finite. The other "
+            "members "
+            "continue."
+        )
     ]
     alone = train("alone", environment="probe/action-reward", sweep={"learning_rate": [1e-3]})
     both, one = metrics(result.folder), metrics(alone.folder)

@@ -334,7 +334,9 @@ def test_an_interrupted_evaluation_is_recorded_once(
 
 
 @pytest.mark.parametrize("damage", ["cut short", "emptied", "a bit", "no summary"])
-def test_a_damaged_checkpoint_is_skipped(train: Callable, undisturbed: Path, damage: str) -> None:
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
+    train: Callable, undisturbed: Path, damage: str
+) -> None:
     """The previous one is used with a warning, and the end is the same."""
     stopped = train(show=Script(_at("progress", 9, signal.SIGTERM)))
     bad = newest(stopped.folder)

@@ -154,6 +154,7 @@ def test_links_of_the_package_page_are_absolute() -> None:
     address = "https://example.org/rollax"
     text = "![a](docs/a.png) [b](docs/b.md#c) [d](https://jax.dev) [e](#e)"
     assert links(text, address) == (
-        f"![a]({address}/raw/main/docs/a.png) [b]({address}/blob/main/docs/b.md#c) [d](https://jax.dev) [e](#e)"
+        f"![a]({address}/raw/main/docs/a.png) [b]({address}/blob/main/docs/b.md#c) "
+        "[d](https://jax.dev) [e](#e)"
     )
     assert "](docs/" not in links((ROOT / "README.md").read_text(), address)

@@ -24,7 +24,8 @@ import rollax
 for name in ("probe/two-steps", "control/point-maze"):
     rollax.check_environment(rollax.make(name), steps=8)
 sizes = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sequence_length": 4}
-options = {"total_steps": 64, "eval_episodes": 8, "eval_count": 1, "tensorboard": False, "run_dir": sys.argv[1]}
+options = {"total_steps": 64, "eval_episodes": 8, "eval_count": 1, "tensorboard": False, \
+"run_dir": sys.argv[1]}
 network = {"hidden": (8,), "core": "gru", "core_size": 8}
 run = rollax.train("ppo", "probe/memory", config=sizes, network=network, options=options)
 policy = rollax.load(run.folder)
@@ -33,7 +34,8 @@ _, obs = policy.environment.reset(jax.random.key(1))
 policy.act(obs, policy.initial_carry(), jax.random.key(2))
 kinds = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(policy.state)})
 lines = (run.folder / "metrics.jsonl").read_text().splitlines()
-losses = [value for line in map(json.loads, lines) for name, value in line.items() if name == "policy_loss"]
+losses = [value for line in map(json.loads, lines) for name, value in line.items() \
+if name == "policy_loss"]
 print(json.dumps([numbers["return_mean"], losses, kinds, jax.config.jax_enable_x64]))
 """
 
@@ -115,6 +117,9 @@ def test_environments_are_made_in_single_precision() -> None:
 
 def test_another_key_implementation_raises_usage_error(undisturbed: Path) -> None:
     """Keys of a run have the implementation of the process that trained it."""
-    message = r"the random number generator threefry2x32: .* got key<rbg>\[\]\. Set JAX_DEFAULT_PRNG_IMPL=threefry2x32\."
+    message = (
+        r"the random number generator threefry2x32: .* got key<rbg>\[\]\. Set "
+        r"JAX_DEFAULT_PRNG_IMPL=threefry2x32\."
+    )
     with jax.default_prng_impl("rbg"), pytest.raises(rollax.UsageError, match=message):
         rollax.load(undisturbed)

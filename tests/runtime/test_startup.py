@@ -29,7 +29,8 @@ class Show:
     def message(self, text):
         if " 0 steps " in text:
             missed = sum(name.endswith("/cache_misses") for name in events)
-            large = [name for name in programs if any(word in name for word in ("jit(run)", "jit(evaluate)", "jit(init)"))]
+            large = [name for name in programs if any(word in name for word in \
+("jit(run)", "jit(evaluate)", "jit(init)"))]
             print(len(programs), missed, *sorted(large), flush=True)
     def picture(self, make): pass
     def progress(self, done, total, figures): pass
@@ -37,7 +38,8 @@ class Show:
 
 small = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2}
 options = {"run_dir": sys.argv[1], "tensorboard": False}
-rollax.train("ppo", "gymnax/CartPole-v1", total_steps=64, config=small, options=options, show=Show())
+rollax.train("ppo", "gymnax/CartPole-v1", total_steps=64, config=small, options=options, \
+show=Show())
 """
 MOST_PROGRAMS = 16  # 10 with jax 0.10, formerly 30
 

@@ -123,7 +123,10 @@ def test_a_missing_journal_raises_usage_error(tmp_path: Path) -> None:
     """
     folder = drawn(create_study(spec(), tmp_path / "study"))
     copy = (folder / JOURNAL_FILE).rename(tmp_path / "copy")
-    message = f"{JOURNAL_FILE}, which contains the trials of the study, is missing.*Restore a copy of it, or start a new study"
+    message = (
+        f"{JOURNAL_FILE}, which contains the trials of the study, is missing.*Restore "
+        "a copy of it, or start a new study"
+    )
     with pytest.raises(UsageError, match=message):
         Study(folder)
     assert not (folder / JOURNAL_FILE).exists()
@@ -180,8 +183,14 @@ def test_a_full_disk_during_a_study(tmp_path: Path, limit: int, folders: int) ->
 
     With space again, all settings are trained.
     """
-    words = "ppo probe/memory --num-envs 4 --num-steps 8 --num-minibatches 2 --total-steps 256 --eval-episodes 4 --no-tensorboard"
-    words += f" --sweep.gamma 0.5 0.9 0.95 --sweep.hidden 256,256 4 --no-picture --study-dir {tmp_path / 'study'}"
+    words = (
+        "ppo probe/memory --num-envs 4 --num-steps 8 --num-minibatches 2 --total-steps "
+        "256 --eval-episodes 4 --no-tensorboard"
+    )
+    words += (
+        " --sweep.gamma 0.5 0.9 0.95 --sweep.hidden 256,256 4 --no-picture "
+        f"--study-dir {tmp_path / 'study'}"
+    )
     command = [sys.executable, "-c", FULL.format(limit=limit), "sweep", *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
@@ -219,7 +228,10 @@ def test_the_password_of_a_database_is_not_printed(
 ) -> None:
     """It may be anywhere in the address."""
     monkeypatch.chdir(tmp_path)
-    words = "ppo probe/memory --sweep.gamma 0.5 0.9 --total-steps 256 --num-envs 4 --num-steps 8 --num-minibatches 2"
+    words = (
+        "ppo probe/memory --sweep.gamma 0.5 0.9 --total-steps 256 --num-envs 4 "
+        "--num-steps 8 --num-minibatches 2"
+    )
     assert main(["sweep", *words.split(), "--study-dir", "study", "--storage", address]) == 2
     told = "".join(capsys.readouterr())
     assert "localhost" in told or "://***" in told

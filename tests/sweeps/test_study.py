@@ -304,9 +304,7 @@ def test_a_budget_counts_whole_updates() -> None:
         ({"budget": 0}, "budget must be at least 1, got 0"),
     ],
 )
-def test_invalid_budgets_raise_usage_error(
-    tmp_path: Path, search: dict[str, Any], message: str
-) -> None:
+def test_invalid_budgets_raise_error(tmp_path: Path, search: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         rollax.sweep(
             *MEMORY, range={"gamma": (0.5, 0.9)}, search=search, folder=tmp_path / "study", **GIVEN

@@ -154,7 +154,10 @@ def test_values_are_converted_as_by_train(
     [
         (
             {"sweep": {"gamma": [object()]}},
-            r"sweep.gamma\[0\] must be a number, a string, an array or a list of them, got .* \(object\)",
+            (
+                r"sweep.gamma\[0\] must be a number, a string, an array or a list of them, got .* "
+                r"\(object\)"
+            ),
         ),
         ({"config": 3}, "config .3. must be a dictionary"),
         ({"network": lambda key: key}, "network .* must be a dictionary"),

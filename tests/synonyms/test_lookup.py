@@ -28,7 +28,8 @@ def test_the_page_has_the_current_tables() -> None:
     page = PAGE.read_text()
     for title in read_synonyms():
         assert f"### {title}\n\n{format_table(title)}\n\n" in page, (
-            f"replace the table {title!r} of {PAGE.name} by that of rollax.synonyms.lookup.format_table"
+            f"replace the table {title!r} of {PAGE.name} by that of "
+            "rollax.synonyms.lookup.format_table"
         )
 
 

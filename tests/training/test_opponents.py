@@ -103,7 +103,10 @@ def test_a_run_stores_its_opponents(hunts: dict[str, Path], tmp_path: Path) -> N
 
 
 def test_an_opponent_from_any_checkpoint(hunts: dict[str, Path], tmp_path: Path) -> None:
-    """ "RUN@CHECKPOINT" selects it. The run stores it without the parts that only learning needs."""
+    """The suffix "@CHECKPOINT" of the run selects it.
+
+    The new run stores the opponent without the parts of its state that only learning needs.
+    """
     for chosen, updates in (("0", 0), ("last", 3)):
         prey = hunted(tmp_path / chosen, opponents={"predator": f"{hunts['both']}@{chosen}"})
         opponent = load(prey).environment.opponents["predator"]

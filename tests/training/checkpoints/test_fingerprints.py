@@ -102,7 +102,10 @@ def test_a_policy_is_loaded_in_another_environment_if_spaces_match(
     train(environment=Drift(), updates=1, eval_count=1, checkpoint_steps=0)
     policy = rollax.load(tmp_path / "run", environment=Drift(drift=0.3, time_limit=9))
     assert policy.evaluate(2, jax.random.key(0))[1].length.tolist() == [9, 9]
-    message = r"The environment's action space does not match the checkpoint: expected Discrete\(2\), got Discrete\(3\)\."
+    message = (
+        r"The environment's action space does not match the checkpoint: expected "
+        r"Discrete\(2\), got Discrete\(3\)\."
+    )
     with pytest.raises(UsageError, match=message):
         rollax.load(tmp_path / "run", environment=Drift(num_actions=3))
     with pytest.raises(

@@ -42,7 +42,10 @@ def test_a_copied_checkpoint_under_another_step_raises_usage_error(train: Callab
     shutil.copytree(step_folder(run, 2 * FRAMES), step_folder(run, 999))
     with pytest.raises(
         rollax.UsageError,
-        match=f"step_{999:012d} must contain the checkpoint of step 999, got that of step 64. Rename it",
+        match=(
+            f"step_{999:012d} must contain the checkpoint of step 999, got that of step 64. "
+            "Rename it"
+        ),
     ):
         rollax.load(run, checkpoint=999)
     policy = rollax.load(run)

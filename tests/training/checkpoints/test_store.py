@@ -400,15 +400,13 @@ def test_a_failed_save_is_reported_once_and_the_next_can_succeed(tmp_path):
     assert checkpoints.steps() == [10]
 
 
-def test_invalid_arguments_of_checkpoints_raise_usage_error(tmp_path):
+def test_invalid_arguments_raise_usage_error(tmp_path):
     checkpoints = Checkpoints(tmp_path / "none")
     with pytest.raises(UsageError, match="No checkpoint exists"):
         checkpoints.restore("last", small_state(0))
     assert not (tmp_path / "none").exists()
     with pytest.raises(UsageError, match=r"\['activation'\].*function"):
-        checkpoints.save(
-            1, {"activation": test_invalid_arguments_of_checkpoints_raise_usage_error}, {}
-        )
+        checkpoints.save(1, {"activation": test_invalid_arguments_raise_usage_error}, {})
     with pytest.raises(UsageError, match="must have at least one element, got none"):
         checkpoints.save(1, {"nothing": jnp.zeros((0, 4))}, {})
     checkpoints.save(1, small_state(0), {})
@@ -460,7 +458,8 @@ checkpoints = Checkpoints(sys.argv[1], keep_last=3, keep_best=1)
 step = int(sys.argv[2])
 while True:
     step += 1
-    checkpoints.save(step, {f"leaf {i}": jnp.full((100, 100), float(step)) for i in range(10)}, {"return_mean": -float(step)})
+    checkpoints.save(step, {f"leaf {i}": jnp.full((100, 100), float(step)) for i in range(10)}, \
+{"return_mean": -float(step)})
     checkpoints.wait()
     print(step, flush=True)
 """

@@ -22,7 +22,8 @@ if "crash" in sys.argv:
     os.kill(os.getpid(), signal.SIGKILL)
 if "settle" in sys.argv:
     cache.confirm_start()
-print(float(value.sum()), sum("cache_hits" in name for name in seen), jax.config.jax_compilation_cache_dir)
+print(float(value.sum()), sum("cache_hits" in name for name in seen), \
+jax.config.jax_compilation_cache_dir)
 """
 
 
@@ -30,7 +31,8 @@ def start(cache: Path | str, *words: str, **environment: str) -> tuple[int, str,
     """Return the results of a process that compiles.
 
     Returns:
-        Exit code, value, number of programs that were read, folder of the cache, and standard error.
+        Exit code, value, number of programs that were read, folder of the cache, and standard
+        error.
     """
     given = {"ROLLAX_COMPILATION_CACHE": str(cache), "JAX_PLATFORMS": "cpu"} | environment
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
@@ -119,9 +121,9 @@ def test_the_cache_is_emptied_after_one_crash_and_disabled_after_two(tmp_path: P
     _, _, hits, folder, said = start(tmp_path)
     assert (hits, folder) == (0, "None")
     assert (
-        f"2 commands ended abruptly while starting with it. To enable it again, run: rm -r {tmp_path}"
-        in said
-    )
+        "2 commands ended abruptly while starting with it. To enable it again, run: rm -r "
+        f"{tmp_path}"
+    ) in said
     assert start(tmp_path)[3] == "None"
 
 

@@ -42,7 +42,8 @@ class Slow(eqx.Module):
         for _ in range(120):
             x = jnp.sin(x @ x) + jnp.cumsum(jnp.sort(x, axis=0), axis=1) * 0.1
         no = jnp.zeros((), bool)
-        return Transition(state + 1, jnp.clip(x[0], -10, 10), jnp.float32(1), no, state + 1 >= 20, {})
+        return Transition(state + 1, jnp.clip(x[0], -10, 10), jnp.float32(1), no, \
+state + 1 >= 20, {})
 
 rollax.register("mine/Slow", Slow)
 """

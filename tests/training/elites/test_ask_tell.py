@@ -163,7 +163,10 @@ def test_invalid_arguments_of_ask_tell_raise_usage_error() -> None:
             AskTell(*arguments)
     with pytest.raises(
         UsageError,
-        match=r"the search needs .* GB, but only .* GB are available. Use fewer cells or dimensions",
+        match=(
+            r"the search needs .* GB, but only .* GB are available. Use fewer cells or "
+            r"dimensions"
+        ),
     ):
         AskTell("map_elites", 3, (0, 0), (1, 1), config={"grid": (40_000, 40_000)})
     for start, message in (

@@ -101,9 +101,9 @@ def test_a_copy_has_the_score_of_its_parent() -> None:
     chosen, (warning,) = members.find_best_member(spec("return_mean"), scores)
     assert chosen == 1
     assert (
-        "Member 1 is the best by its ancestors. Since the evaluation at step 64 there were 2 generations"
-        in warning
-    )
+        "Member 1 is the best by its ancestors. Since the evaluation at step 64 there were 2 "
+        "generations"
+    ) in warning
 
 
 def test_a_run_is_loaded_by_its_best_metric(train: Callable) -> None:

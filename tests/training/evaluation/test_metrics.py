@@ -369,9 +369,9 @@ def test_an_environment_object_is_used_in_evaluations(
     )
     assert set(evaluations(result.folder)["length"].ravel()) == {2}
     assert (
-        "warning: Evaluations use the environment that was passed, without delay 4. To use these arguments, pass its id"
-        in passed.text
-    )
+        "warning: Evaluations use the environment that was passed, without delay 4. To use "
+        "these arguments, pass its id"
+    ) in passed.text
 
 
 def test_ruleset_files_have_absolute_paths_in_a_run(

@@ -402,7 +402,9 @@ def test_a_custom_metric(train: Callable) -> None:
         train("other", metrics=lost, best_metric="lots")
     with pytest.raises(
         rollax.UsageError,
-        match="unknown best_metric 'lost'.* If metrics=... computes it, train and resume from Python",
+        match=(
+            "unknown best_metric 'lost'.* If metrics=... computes it, train and resume from Python"
+        ),
     ):
         rollax.resume(result.folder, total_steps=13 * FRAMES)
 

@@ -75,7 +75,8 @@ def test_an_incomplete_line_does_not_affect_others(tmp_path):
 def test_invalid_lines_are_skipped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(
-        b'{"step": 1}\n\n[1, 2]\nnull\n\xff\xfe\n{"loss": 2}\n{"step": "2"}\n{"step": 3}\n{"step": 4, "lo'
+        b'{"step": 1}\n\n[1, 2]\nnull\n\xff\xfe\n{"loss": 2}\n{"step": "2"}\n{"step": '
+        b'3}\n{"step": 4, "lo'
     )
     assert metric_sinks.read_metrics(path) == [{"step": 1}, {"step": 3}]
 

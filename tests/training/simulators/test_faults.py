@@ -88,7 +88,10 @@ def test_empty_masks_become_all_legal_after_truncation() -> None:
     [
         (
             "empty",
-            "simulator 0: action_mask must leave a legal action until the episode ends, got .* at step 3 of an episode",
+            (
+                "simulator 0: action_mask must leave a legal action until the episode ends, got .* "
+                "at step 3 of an episode"
+            ),
         ),
         (
             "missing",
@@ -96,7 +99,10 @@ def test_empty_masks_become_all_legal_after_truncation() -> None:
         ),
         (
             "short",
-            r"simulator 0 failed in its step: info\['action_mask'\] must have one value for each of 5 actions, got .*\(3,\)",
+            (
+                r"simulator 0 failed in its step: info\['action_mask'\] must have one value for "
+                r"each of 5 actions, got .*\(3,\)"
+            ),
         ),
         ("fractions", r"info\['action_mask'\] must have integers from 0 to 1"),
     ],

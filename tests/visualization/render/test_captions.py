@@ -49,7 +49,8 @@ def played(environment, is_stepped):
 
     Args:
         environment: Environment of the episode.
-        is_stepped: Whether to take a step. Otherwise the first state is repeated, because a step may take long to compile.
+        is_stepped: Whether to take a step. Otherwise the first state is repeated, because a
+            step may take long to compile.
     """
 
     def two_states(key):

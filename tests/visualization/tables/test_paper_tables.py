@@ -228,7 +228,10 @@ def test_types_of_agents_share_a_column(run):
 
 def test_zero_sum_returns_are_not_shown(run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
-    line = '{"event": "evaluation", "step": 512, "return_agents": [5.0, -5.0], "return_min": 0.0, "return_max": 0.0}\n'
+    line = (
+        '{"event": "evaluation", "step": 512, "return_agents": [5.0, -5.0], '
+        '"return_min": 0.0, "return_max": 0.0}\n'
+    )
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(line)
     (found,) = read_run(folder)
