@@ -33,7 +33,7 @@ LEAVES = {  # files that exist at the end of a day
 def lived(day: str, folder: Path) -> str:
     """Run the commands of a day with few steps, and return their output.
 
-    XLand has more steps, which are one update, because the script also doubles them.
+    XLand has the steps of one update, because its script also trains for twice as many.
     """
     steps = "16384" if day == "xland" else "4000"
     return "".join(

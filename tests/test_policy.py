@@ -151,7 +151,7 @@ def test_all_purposes_have_different_keys() -> None:
 
 @pytest.mark.parametrize("keep_best", [0, 1])
 def test_the_last_lines_name_the_best_checkpoint(tmp_path: Path, keep_best: int) -> None:
-    """They have a command to evaluate it if the run keeps one."""
+    """They have a command to evaluate it if the run stores one."""
     spec = make_spec(
         "ppo", "probe/memory", {}, SMALL, NETWORK, options(tmp_path, keep_best=keep_best), {}
     )

@@ -24,7 +24,7 @@ from rollax.populations import population
 from rollax.training.compile.segments import segment
 
 UPDATES = 2
-SHARE = 7  # Solutions that each device scores. Only their matrix products have this batch size.
+SHARE = 7  # solutions that each device scores, whose policies act on single observations
 GRID = 4, 8
 SMALL: dict[str, dict[str, Any]] = {
     "map_elites": {},

@@ -458,7 +458,7 @@ LEARNERS = names("on-policy", "replay")
 
 
 def first(*names: str, among: list[str] = NAMES) -> list[Any]:
-    """Return all rows as parameters of a law that takes seconds of compilation per row.
+    """Return all rows as parameters of a test that takes seconds of compilation per row.
 
     Args:
         *names: Rows that run by default, at least one of every family in `among`. The first one is

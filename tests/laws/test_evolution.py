@@ -27,7 +27,7 @@ def raw(leaf: jax.Array) -> np.ndarray:
 
 @pytest.mark.parametrize("name", first("impala-gru", "dqn-rainbow", "sac", among=LEARNERS))
 def test_any_algorithm_evolves(name: str) -> None:
-    """The state keeps its structure, shapes and types, and members that survive keep every bit.
+    """The state keeps its structure, shapes and types, and members that survive do not change.
 
     A copy differs from its parent after a step.
     """

@@ -80,7 +80,7 @@ def test_kl_estimate_of_two_normals() -> None:
 @few
 @given(small, small, small, st.floats(0.0, 1.0, width=32))
 def test_squared_value_error(value: float, old: float, target: float, clip: float) -> None:
-    """Clipping never lowers the error, and keeps it for values near the old value."""
+    """Clipping never lowers the error, and does not change it near the old value."""
     plain = float(losses.squared_value_error(*map(jnp.float32, (value, old, target)), None))
     clipped = float(losses.squared_value_error(*map(jnp.float32, (value, old, target)), clip))
     assert plain == pytest.approx(0.5 * (value - target) ** 2, rel=1e-4, abs=1e-6)

@@ -25,7 +25,7 @@ from support.parameters import mark_quick
 def test_names_of_an_algorithm_in_the_package(name: str) -> None:
     """The module has the pure functions. The constructor and config are also at the top level."""
     kinds, module = ALGORITHMS[name], importlib.import_module(f"rollax.algorithms.{name}")
-    if kinds.unit != "evaluations":  # archives and emitters have modules of their own
+    if kinds.unit != "evaluations":  # archives and emitters have separate modules
         assert callable(module.learn if hasattr(module, "learn") else module.update)
     assert getattr(rollax, name) is getattr(module, name) is kinds.make
     assert (

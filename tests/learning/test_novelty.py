@@ -124,7 +124,7 @@ def test_symbols_are_embedded(is_part: bool) -> None:
 
 
 def test_intrinsic_returns_continue_through_ends() -> None:
-    """By hand: r_t + gamma V(s_{t+1}) - V(s_t), summed with decay gamma lambda through ends."""
+    """The sum of r_t + gamma V(s_{t+1}) - V(s_t), with decay gamma lambda, crosses ends."""
     obs, last = seen(1, 5, 2), seen(2, 1, 2)[0]
     next_obs = jnp.concatenate([obs[1:], last[None]])
     state = novelty.init_novelty(SPACE, CONFIG, jax.random.key(0))

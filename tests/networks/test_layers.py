@@ -336,7 +336,7 @@ def test_every_cell_affects_the_features(cells: tuple[int, int], filters: tuple[
 def test_which_parts_are_embedded_and_convolved() -> None:
     """Grids are embedded.
 
-    Large grids, boards and images are convolved. The action mask is no feature.
+    Large grids, boards and images are convolved. The action mask is ignored.
 
     Without filters only images of pixels are convolved, and images that no filter fits are
     flattened.

@@ -1,4 +1,4 @@
-"""Tests of selection in evolving populations, where episodes have different lengths."""
+"""Tests of selection in evolving populations with episodes of different lengths."""
 
 from typing import Any, NamedTuple
 

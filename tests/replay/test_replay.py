@@ -173,7 +173,7 @@ def test_a_capacity_too_small_to_sample_raises_usage_error(buffer: ring.ReplayBu
 def test_the_state_of_all_members_has_to_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evolving populations need twice the memory.
 
-    Loading a policy needs less memory than its run.
+    A policy can be loaded with less memory.
     """
     config = {"capacity": 1000, "num_envs": 1}
     options = RunOptions(total_steps=10_000)

@@ -45,7 +45,7 @@ class Counter(eqx.Module):
 
 
 class GymnasiumCounter(gymnasium.Env):
-    """The same environment in Gymnasium.
+    """Environment of `Counter` in Gymnasium.
 
     Args:
         continuous: Whether the action is a number.

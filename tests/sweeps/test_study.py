@@ -177,7 +177,7 @@ def test_the_exported_preset_includes_the_builtin_preset(tmp_path: Path) -> None
 def test_the_worse_half_stops_early(tmp_path: Path) -> None:
     """Halving happens after an eighth, a quarter and a half of training.
 
-    Of 8 settings one is trained to the end.
+    One of 8 settings is trained to the end.
     """
     options = OPTIONS | {"eval_count": 8}
     found = rollax.sweep(
@@ -200,7 +200,7 @@ def test_the_worse_half_stops_early(tmp_path: Path) -> None:
 
 
 def test_the_number_of_devices_divides_the_members(tmp_path: Path) -> None:
-    """Of 6 settings 3 remain, then 1, on two devices, on one, and on two for its environments."""
+    """Halving leaves 3 of 6 settings, then 1. They use two devices, one, and again two."""
     words = [
         *MEMORY,
         "--config.num-envs",

@@ -55,7 +55,7 @@ class Drift(eqx.Module):
 
 
 class Plain:
-    """Environment that is no pytree, with settings as attributes and a lazily filled cache."""
+    """Environment that is not a pytree, with settings as attributes and a lazily filled cache."""
 
     name, num_agents, time_limit = "mine/Plain", None, 5
     observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)

@@ -166,7 +166,7 @@ def test_sharded_leaves_are_restored_with_their_sharding(checkpoints):
     assert all(leaf.sharding == sharding for leaf in jax.tree.leaves(restored))
 
 
-def test_the_last_and_the_best_are_kept(checkpoints):
+def test_the_last_and_the_best_checkpoints_remain(checkpoints):
     save_all(checkpoints, {10: 1.0, 20: 9.0, 30: 3.0, 40: float("nan"), 50: 2.0})
     assert checkpoints.steps() == [20, 40, 50]
     assert checkpoints.best() == 20
@@ -308,7 +308,7 @@ def test_later_checkpoints_are_renamed_when_a_run_continues_earlier(checkpoints)
     assert (checkpoints._folder / "superseded_step_000000000020_again").is_dir()
 
 
-def test_the_newest_save_is_kept_whatever_its_step(tmp_path):
+def test_the_newest_save_remains_with_any_step(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep_last=1, keep_best=0)
     checkpoints.save(100, small_state(1), {})
     checkpoints.save(50, small_state(2), {})
@@ -364,7 +364,7 @@ def test_leaves_are_matched_by_path_not_by_position(checkpoints):
     assert float(restored.first[0]) == 1.0 and float(restored.second[0]) == 0.0
 
 
-def test_what_others_put_into_the_folder_stays(tmp_path):
+def test_unknown_files_in_the_folder_are_not_changed(tmp_path):
     names = [
         "notes",
         "step_7",

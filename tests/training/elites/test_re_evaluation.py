@@ -160,7 +160,7 @@ def with_archive(policy: rollax.Policy, archive: Any, state: Any) -> rollax.Poli
     return dataclasses.replace(policy, algorithm=policy.algorithm._replace(archived=archived))
 
 
-def test_archives_without_descriptors_of_the_environment_cannot_be_corrected(
+def test_archives_with_other_descriptors_cannot_be_corrected(
     noisy: rollax.Policy,
 ) -> None:
     """Nor can archives that cannot be emptied."""

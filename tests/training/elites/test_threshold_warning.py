@@ -66,7 +66,7 @@ def test_without_rejections_there_is_no_warning(
     assert "threshold" not in "".join(capsys.readouterr())
 
 
-def test_the_warning_of_an_ask_tell_search() -> None:
+def test_the_threshold_warning_of_ask_and_tell() -> None:
     """It is raised once, after the first batch, and names a suitable start."""
 
     def score(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -52,7 +52,7 @@ def elites_at(descriptor, fitness, mask=None):
 
 
 def test_farthest_points_by_hand():
-    """Bounds nearly remove the second dimension.
+    """Distances are relative to bounds.
 
     Empty places are left out, and duplicates are last.
     """
