@@ -57,7 +57,7 @@ PPO_OF_PUREJAXRL |= {"MAX_GRAD_NORM": 0.5, "ANNEAL_LR": False, "DEBUG": False}
 class Work(NamedTuple):
     """Work of one turn of about a second, equal for all libraries."""
 
-    title: str  # label in the picture
+    title: str  # label in the figure
     program: str  # prefix of the scripts, which are named <program>_<peer>.py
     settings: dict[str, Any]  # argument of the scripts
     peers: tuple[str, ...]

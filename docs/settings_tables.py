@@ -22,10 +22,8 @@ class SettingsTables(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
         """Replace the fields of each settings class after the whole package is loaded."""
         moved = [(found, add_table(found)) for found in list(classes_of(pkg))]
-        for (
-            found,
-            names,
-        ) in moved:  # afterwards, because subclasses look up fields in their bases
+        # Afterwards, because subclasses look up fields in their bases.
+        for found, names in moved:
             for name in names & set(found.members):
                 found.members[name].docstring = None  # fields without a docstring have no heading
 

@@ -18,9 +18,8 @@ from rollax.algorithms import registry
 from rollax.environments.suites.table import SUITES, missing_python_version
 
 ROOT = Path(__file__).parents[1]
-TOO_NEW = {
-    entry.adapter for entry in SUITES.values() if missing_python_version(entry)
-}  # require a newer Python
+# Adapters that require a newer Python.
+TOO_NEW = {entry.adapter for entry in SUITES.values() if missing_python_version(entry)}
 ALL = {
     m.name
     for m in pkgutil.walk_packages(rollax.__path__, "rollax.")

@@ -243,9 +243,8 @@ def test_a_custom_environment_and_network(train: Callable) -> None:
     show = Script()
     result = train(environment=environment, network=network, config=config, show=show)
     assert result.status == "done"
-    assert (
-        evaluations(result.folder)["returns"][-1].tolist() == [15.0] * 8
-    )  # three times 5 for action 1
+    # Three times 5 for action 1.
+    assert evaluations(result.folder)["returns"][-1].tolist() == [15.0] * 8
     policy = rollax.load(result.folder, environment=environment, network=network)
     assert [step[1:] for step in play(policy, 0)] == [(1, 5.0)] * 3
     assert isinstance(policy.state.train.network, StepwiseNetwork)

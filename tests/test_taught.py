@@ -39,10 +39,11 @@ def test_programs_in_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_registered_entries", {})
     monkeypatch.setattr(environment_registry, "_registered_factories", {})
+    # Readers' code may use rank promotion.
     with (
         jax.debug_key_reuse(False),
         jax.numpy_rank_promotion("allow"),
-    ):  # readers' code may use rank promotion
+    ):
         for program in programs_of(page):
             exec(program, {"__name__": "__main__"})
 

@@ -92,7 +92,7 @@ def test_vmap_over_steps_equals_two_vmaps() -> None:
     jax.tree.map(np.testing.assert_array_equal, tree.vmap_over_steps(function)(data), expected)
 
 
-def test_any_member_is_true_if_any_member_is() -> None:
+def test_any_member_under_nested_vmap() -> None:
     """Without `vmap` it returns the condition, with nested `vmap` whether any member meets it."""
     conditions = jnp.array([[False, True], [False, False]])
     assert tree.any_member(conditions).tolist() == conditions.tolist()

@@ -55,18 +55,14 @@ class Row(NamedTuple):
     environment: Environment  # for the tests of compiled programs
     probes: tuple[str, ...] = ()  # probes that the row should learn
     telling: tuple[str, ...] = ()  # Probes that are tested by default. The others are slow tests.
-    value: Callable[[Any, Any, Any], tuple[Any, jax.Array]] | None = (
-        # (state, carry, obs) -> (carry, value in units of reward), None without a value estimate
-        None
-    )
+    # (state, carry, obs) -> (carry, value in units of reward), None without a value estimate.
+    value: Callable[[Any, Any, Any], tuple[Any, jax.Array]] | None = None
     memory: bool = False
     rounding: float = 1e-5  # Largest absolute log importance ratio before the first gradient step.
     smallest: tuple[tuple[str, Any], ...] = SMALLEST  # settings of the smallest possible update
     carry: Callable[[Any], Any] = lambda state: state.train.network.initial_carry()
-    spreads: bool = (
-        # Whether several devices exchange only sums when environments are distributed over them.
-        True
-    )
+    # Whether several devices exchange only sums when environments are distributed over them.
+    spreads: bool = True
     varied: str = "learning_rate"  # setting that differs between members of a population
     forgets: bool = False  # whether its archive may lose an occupied cell
     comparable: int = 2  # updates after which programs that round differently are still close

@@ -145,9 +145,8 @@ def test_squashed_density_integrates_to_one(mean: float, log_std: float) -> None
     draw = np.linspace(
         max(mean - 8 * np.exp(log_std), -8), min(mean + 8 * np.exp(log_std), 8), 20_001
     )
-    within = normal.cdf(draw[-1]) - normal.cdf(
-        draw[0]
-    )  # beyond 8, an action in single precision equals the bound
+    # Beyond 8, an action in single precision equals the bound.
+    within = normal.cdf(draw[-1]) - normal.cdf(draw[0])
     single = jnp.asarray(draw[:, None], jnp.float32)
     action = 1 + 2 * np.tanh(draw)
     np.testing.assert_allclose(jax.vmap(policy.action)(single)[:, 0], action, atol=1e-5)
@@ -164,9 +163,8 @@ def test_squashed_entropy_equals_the_integral(mean: float, log_std: float) -> No
     policy = distributions.SquashedGaussian(gaussian(mean, log_std))
     normal = scipy.stats.norm(mean, np.exp(log_std))
     draw = np.linspace(mean - 12 * np.exp(log_std), mean + 12 * np.exp(log_std), 200_001)
-    log_slope = 2 * (np.log(2) - draw - np.logaddexp(0, -2 * draw)) + np.log(
-        2
-    )  # the action space has a width of 4
+    # The action space has a width of 4.
+    log_slope = 2 * (np.log(2) - draw - np.logaddexp(0, -2 * draw)) + np.log(2)
     expected = np.trapezoid(normal.pdf(draw) * log_slope, draw) + normal.entropy()
     tolerance = 1e-4 if log_std <= 0.5 else 2e-3 if log_std <= 1 else 0.1
     assert float(policy.entropy()) == pytest.approx(expected, abs=tolerance)

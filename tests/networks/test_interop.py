@@ -158,9 +158,8 @@ def test_spaces_of_several_choices_masks_and_agents(id, outputs):
     network = interop.from_function(
         lambda key: jax.random.normal(key, (features, outputs + 1)), apply, env
     )
-    with jax.numpy_rank_promotion(
-        "allow"
-    ):  # the log-density of several choices compares [k, 1] with [n]
+    # The log-density of several choices compares [k, 1] with [n].
+    with jax.numpy_rank_promotion("allow"):
         _, _, metrics = one_update(env, network, SMALL)
     assert np.isfinite(metrics.values["loss"])
     if id == "probe/masked":

@@ -108,9 +108,8 @@ def replaced(reward: float, generations: int, seed: int) -> tuple[np.ndarray, ..
         return state, jnp.stack([jnp.sum(is_other & (before == kind)) for kind in (0.0, 1.0)])
 
     counts = []
-    with jax.debug_key_reuse(
-        False
-    ):  # the check takes a vmapped loop over keys for a second use of them
+    # The check takes a vmapped loop over keys for a second use of them.
+    with jax.debug_key_reuse(False):
         state = jax.jit(jax.vmap(begin))(jax.random.split(jax.random.key(seed), 64))
         go = jax.jit(jax.vmap(one_generation))
         for _ in range(generations):
@@ -149,9 +148,10 @@ def test_ppo_on_cartpole_does_not_replace_better_members() -> None:
         make_evaluator(environment, algorithm, 64, 500, greedy=False),
     )
     step, evaluate = jax.jit(running.step), jax.jit(jax.vmap(play))
+    # As in a run, fitness needs at least one episode per environment.
     generation = jax.jit(
         lambda state: evolve(many, state, ranges, EvolutionConfig(min_episodes=config.num_envs))
-    )  # as in a run
+    )
     keys = tuple(jax.random.split(key, size) for key in jax.random.split(jax.random.key(5)))
     state = jax.jit(running.init)(
         keys, jax.tree.map(lambda x: jnp.full(size, x), tree.to_arrays(config))

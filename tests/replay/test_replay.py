@@ -428,9 +428,8 @@ def test_steps_copy_no_large_arrays(buffer: ring.ReplayBuffer) -> None:
 def test_rows_of_many_policies_are_one_queue(capacity: int, size: int, seed: int) -> None:
     """Compare with a deque per member: skipped rows take no place, and the oldest are dropped."""
     numbers = np.random.default_rng(seed)
-    keeps = numbers.random((2, 4, size)) < numbers.random(
-        (2, 1, 1)
-    )  # two members with different shares of stored rows
+    # Two members with different shares of stored rows.
+    keeps = numbers.random((2, 4, size)) < numbers.random((2, 1, 1))
     replay = jax.vmap(lambda _: ring.init_replay(example(), 1, capacity))(jnp.arange(2))
     queues = [collections.deque(maxlen=capacity) for _ in range(2)]
     for time in range(4):

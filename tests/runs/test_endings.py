@@ -121,9 +121,8 @@ def test_a_rising_learning_rate_is_reported_and_can_be_fixed(
         [found[step] for step in found if step > 8 * FRAMES], 2e-4, rtol=1e-6
     )
     config = rollax.load(folder).state.config
-    np.testing.assert_allclose(
-        config.critic_learning_rate, 8e-4, rtol=1e-6
-    )  # four times that of the policy, as before
+    # Four times that of the policy, as before.
+    np.testing.assert_allclose(config.critic_learning_rate, 8e-4, rtol=1e-6)
 
 
 def test_invalid_learning_rates_of_resume_raise_usage_error(train: Callable[..., Any]) -> None:

@@ -46,16 +46,13 @@ def test_sides_are_reported_for_zero_sum_games():
         "return_predator": -4.0,
     }
     assert zero_sum_side_returns(values(game)) == {"agent 0": 4.0, "agent 1": -4.0}
-    assert (
-        zero_sum_side_returns(values([[3.0, -3.0], [5.0, -4.0]], prey=0, predator=1)) == {}
-    )  # the sum is not exactly zero
+    # The sum is not exactly zero.
+    assert zero_sum_side_returns(values([[3.0, -3.0], [5.0, -4.0]], prey=0, predator=1)) == {}
     assert zero_sum_side_returns(values([[3.0, -3.0], [-5.0, 5.5]])) == {}
-    assert (
-        zero_sum_side_returns(values([[0.0, 0.0], [0.0, 0.0]])) == {}
-    )  # without any reward the return is 0
-    assert (
-        zero_sum_side_returns({"return_mean": 0.0, "return_min": 0.0, "return_max": 0.0}) == {}
-    )  # a single agent
+    # Without any reward the return is 0.
+    assert zero_sum_side_returns(values([[0.0, 0.0], [0.0, 0.0]])) == {}
+    # There is a single agent.
+    assert zero_sum_side_returns({"return_mean": 0.0, "return_min": 0.0, "return_max": 0.0}) == {}
 
 
 def test_the_headline_has_the_sides():

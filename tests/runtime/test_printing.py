@@ -15,12 +15,13 @@ from rollax.runtime.printing import (
 )
 
 SOURCE = Path(__file__).parents[2] / "src" / "rollax"
+# Calls of `print` with fixed texts.
 OF_ITS_OWN = {
     "runtime/printing.py": 1,
     "cli/main.py": 3,
     "cli/parsing/help.py": 1,
     "cli/list_command.py": 1,
-}  # calls of `print` with fixed texts
+}
 OF_ITS_OWN |= {"cli/bench_command.py": 1, "cli/sweep_command.py": 1, "cli/train_command.py": 1}
 SECRET = "p4ss"
 

@@ -23,9 +23,8 @@ from rollax.training.console.progress import NullDisplay, make_display
 from rollax.training.console.signals import stop_on_signals
 
 if importlib.util.find_spec("submitit") is not None:
-    importlib.import_module(
-        "submitit"
-    )  # importing it within a test would close the captured streams, because it configures logging
+    # Importing it within a test would close the captured streams, because it configures logging.
+    importlib.import_module("submitit")
 NOBODY = "127.0.0.1:9"  # an address without a server
 WORDS = [
     "sweep",

@@ -101,9 +101,8 @@ def test_several_objectives() -> None:
         values = it.tell(
             fitness, descriptor, np.stack([fitness, -np.sum(it.ask() ** 2, axis=1)], axis=1)
         )
-    assert (
-        70 < values["hypervolume"] < 78.34 and values["front_mean"] > 1
-    )  # the true front has 78.33
+    # The true front has 78.33.
+    assert 70 < values["hypervolume"] < 78.34 and values["front_mean"] > 1
     with pytest.raises(UsageError, match=r"objectives must have shape \[30, 0\]"):
         other = search("map_elites")
         other.tell(*score(other.ask()), np.zeros((30, 2)))
@@ -188,9 +187,8 @@ def test_scores_must_be_real_numbers(fitness: Any) -> None:
         UsageError, match=r"fitness must be an array of real numbers, with NaN for missing ones"
     ):
         it.tell(fitness, np.zeros((30, 2)))
-    assert (
-        it.tell([None] * 29 + [1e300], np.zeros((30, 2)))["nonfinite"] == 30
-    )  # still waits for scores, and 1e300 exceeds float32
+    # None is a missing score, and 1e300 exceeds float32.
+    assert it.tell([None] * 29 + [1e300], np.zeros((30, 2)))["nonfinite"] == 30
 
 
 def test_me_es_inserts_the_offspring_once_with_its_mean_scores() -> None:

@@ -58,9 +58,8 @@ def test_a_merged_archive_equals_that_of_all_solutions(first: list[Any], second:
         found = archive.elites(state)
         rows = np.flatnonzero(found.mask)
         parts.append(jax.tree.map(lambda x, rows=rows: np.asarray(x)[rows], found.solutions))
-    assume(
-        any(len(part.fitness) for part in parts)
-    )  # merging without elites raises an error before
+    # Merging without elites raises an error before.
+    assume(any(len(part.fitness) for part in parts))
     merged = insert_elites(archive, state, jax.tree.map(lambda *rows: np.concatenate(rows), *parts))
     assert contents(archive, merged) == contents(archive, everything)
     assert int(merged.filled) == int(everything.filled)
@@ -196,9 +195,8 @@ def test_other_archives_are_compared_in_the_cells_of_the_first(runs: Any, kind: 
         if not np.isnan(f)
     } == best
     assert found.metrics_b["coverage"] == pytest.approx(len(best) / 64)
-    assert found.metrics_b["qd_score"] == pytest.approx(
-        sum(best.values()) + len(best), rel=1e-5
-    )  # the offset of arms is 1
+    # The offset of arms is 1.
+    assert found.metrics_b["qd_score"] == pytest.approx(sum(best.values()) + len(best), rel=1e-5)
     back = rollax.compare_archives(b, a).numbers()
     assert back["coverage_a"] == pytest.approx(
         float(b.algorithm.state_metrics(b.state)["coverage"])

@@ -21,9 +21,8 @@ def test_normalize_returns():
         aggregates.normalize_returns(np.array([-500.0, -280.0, -60.0, -16.0]), -500, -60),
         [0, 0.5, 1, 1.1],
     )
-    np.testing.assert_allclose(
-        aggregates.normalize_returns(np.array([3.0]), 5, 1), [0.5]
-    )  # lower is better
+    # Lower is better.
+    np.testing.assert_allclose(aggregates.normalize_returns(np.array([3.0]), 5, 1), [0.5])
     for low, high in ((1.0, 1.0), (0.0, np.inf), (np.nan, 1.0)):
         with pytest.raises(UsageError, match="must be finite and differ"):
             aggregates.normalize_returns(np.zeros(2), low, high)

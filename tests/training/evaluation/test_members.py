@@ -24,9 +24,8 @@ def episodes(agents: int | None = None) -> Episodes:
     Member 1 has the highest returns, and member 2 the shortest episodes.
     """
     returns = np.repeat([[1.0], [9.0], [5.0]], 4, axis=1)
-    if (
-        agents is not None
-    ):  # the second agent gains what the first loses, so member 0 is the best for the second
+    # The second agent gains what the first loses, so member 0 is the best for the second.
+    if agents is not None:
         returns = np.stack([returns, 10 - returns], axis=-1)
     yes = np.ones((3, 4), bool)
     info = {"catches": np.repeat([[3.0], [0.0], [8.0]], 4, axis=1)}

@@ -38,9 +38,9 @@ def interrupted(kind: str, text: str) -> None:
 
 
 def test_info_is_summed_until_the_episode_ends() -> None:
-    """A value of 1 per step gives the length, a boolean the number of steps, and a curve its steps.
+    """A value of 1 per step is summed to the length, and so is a boolean that is always true.
 
-    The curve has a value of 1 for each step of the episode.
+    The curve has a 1 for each step of the episode.
     """
     played = evaluated(Counting())
     assert set(played.length) == set(range(1, LONGEST + 1))

@@ -249,10 +249,11 @@ def _changed(folder: Path, change: Callable[[dict], Any]) -> None:
             lambda d: d["config"].update(num_envs=8),
             "config.num_envs is 8, but was 4. The settings of a run cannot change. Restore them",
         ),
+        # No leaf of the state depends on it.
         (
             lambda d: d["config"].update(num_steps=16),
             "config.num_steps is 16, but was 8",
-        ),  # no leaf of the state depends on it
+        ),
         (
             lambda d: d["config"].update(learning_rate=1.0),
             "config.learning_rate is 1.0, but was 0.0005",

@@ -35,10 +35,8 @@ def test_runs_are_found_by_folder_and_pattern(runs, monkeypatch):
     first, second = runs / "a" / "first", runs / "b" / "deeper" / "second"
     assert find_runs([first]) == [first]
     assert find_runs([runs]) == [first, second]
-    assert find_runs([runs / "b", first, runs / "a"]) == [
-        second,
-        first,
-    ]  # in the given order, without duplicates
+    # In the given order, without duplicates.
+    assert find_runs([runs / "b", first, runs / "a"]) == [second, first]
     monkeypatch.chdir(runs)
     notes = []
     assert [path.resolve() for path in find_runs(["*"], notes.append)] == [first, second]
@@ -94,9 +92,8 @@ def test_tables_of_members_and_of_several_runs(train, undisturbed):
     lines = [line for line in read_metrics(folder / "metrics.jsonl") if "event" not in line]
     of_third = metrics[(metrics["run"] == str(folder)) & (metrics["member"] == 2)]
     assert of_third["entropy"].tolist() == [line["entropy"][2] for line in lines]
-    assert of_third["updates"].tolist() == [
-        line["updates"] for line in lines
-    ]  # common to all members
+    # The numbers of updates are common to all members.
+    assert of_third["updates"].tolist() == [line["updates"] for line in lines]
     with np.load(folder / "evaluations.npz") as file:
         returns = file["returns"]  # [K, members, episodes]
     found = evaluations[(evaluations["run"] == str(folder)) & (evaluations["member"] == 3)]

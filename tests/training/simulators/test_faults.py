@@ -187,9 +187,8 @@ def test_a_run_is_saved_whatever_a_simulator_does(
     result = rollax.train("ppo", environment, total_steps=64, config=CONFIG, options=options)
     told = capsys.readouterr()
     assert (result.status, result.exit_code, result.steps) == ("failed", 4, 16)
-    assert message in " ".join(
-        (told.out + told.err).split()
-    )  # lines are wrapped at the width of the terminal
+    # Lines are wrapped at the width of the terminal.
+    assert message in " ".join((told.out + told.err).split())
 
 
 def test_only_constructors_of_simulators_raise_usage_error() -> None:

@@ -102,9 +102,8 @@ def test_a_sheet_is_written(maze, tmp_path):
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
     assert write_contact_sheet(maze, 1, tmp_path / "new" / "one.PNG").exists()
     count = len(rollax.load(maze).elites()["place"])
-    with Image.open(
-        write_contact_sheet(maze, sheets.MAX_TILES, tmp_path / "all.png")
-    ) as image:  # all elites, because there are fewer
+    # All elites, because there are fewer.
+    with Image.open(write_contact_sheet(maze, sheets.MAX_TILES, tmp_path / "all.png")) as image:
         assert (
             image.width
             == max(1, sheets.num_sheet_columns(count)) * (sheets.TILE_WIDTH + sheets.TILE_GAP)

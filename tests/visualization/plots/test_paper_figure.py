@@ -164,9 +164,8 @@ def test_a_run_without_evaluations(variant, tmp_path):
     ):
         plot([folder], figure=FigureOptions(only=("return",)))
     assert plot([folder], tmp_path / "a.png", FigureOptions(only=("entropy",))).exists()
-    assert (
-        "nothing to draw" not in plot([folder], tmp_path / "a.svg").read_text()
-    )  # there is no empty panel either
+    # There is no empty panel either.
+    assert "nothing to draw" not in plot([folder], tmp_path / "a.svg").read_text()
 
 
 def test_labels_are_given_in_the_order_of_the_legend(variant, tmp_path):
@@ -248,9 +247,8 @@ def test_early_training_returns_are_left_out(variant):
     np.testing.assert_array_equal(after.metrics["entropy"], before.metrics["entropy"])
     arrays["length"][0, 0] = 10_000
     np.savez(folder / "evaluations.npz", **arrays)
-    assert np.isfinite(
-        learning_curves.read_run(folder)[0].metrics["episode_return"]
-    ).any()  # all are plotted if the run is too short
+    # All are plotted if the run is too short.
+    assert np.isfinite(learning_curves.read_run(folder)[0].metrics["episode_return"]).any()
 
 
 def scored(variant, normalize=()):
@@ -415,7 +413,8 @@ def test_existing_files_are_not_overwritten(variant, tmp_path, monkeypatch):
         "paper-3.csv",
     ]
     assert (tmp_path / "paper.csv").read_text() == "mine"
+    # In the figures of the run.
     assert [path.name for path in write_figure(folders[:1], figure=figure)] == [
         "paper.png",
         "paper.csv",
-    ]  # in the figures of the run
+    ]

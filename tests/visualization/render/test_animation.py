@@ -48,10 +48,8 @@ def test_a_video_shows_every_image_for_its_duration(tmp_path):
 
 def test_a_gif_has_durations_in_hundredths_of_a_second():
     assert animation.round_to_hundredths([1000 / 30] * 6) == [30, 40, 30, 30, 40, 30]
-    assert animation.round_to_hundredths([10, 10]) == [
-        20,
-        20,
-    ]  # browsers use a tenth of a second for shorter durations
+    # Browsers use a tenth of a second for shorter durations.
+    assert animation.round_to_hundredths([10, 10]) == [20, 20]
     with Image.open(
         io.BytesIO(animation.encode_animation(".gif", PICTURES, [1000 / 30, 1000 / 30, 200], 30))
     ) as image:

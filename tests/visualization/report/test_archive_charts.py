@@ -277,9 +277,10 @@ def test_a_browser_draws_every_chart(folders, evolving, tmp_path):
         r"<image [^>]*href=\"data:image/png", done.stdout
     )
     titles = set(re.findall(r'data-title="([^"]*)"', done.stdout))
+    # Nothing is sent to services of plotly.
     assert {"Zoom", "Pan"} <= titles and not any(
         "hare" in title or "loud" in title for title in titles
-    )  # nothing is sent to services of plotly
+    )
 
 
 def test_only_opening_a_report_uses_a_browser():
