@@ -1,6 +1,9 @@
-"""Set up and run this checkout with nothing but Python: `python3 develop.py train`, `python3 develop.py test`.
+"""Set up and run this checkout with only Python installed.
 
-Every command creates a virtual environment in .venv/, installs the package with pinned versions, and runs there.
+Usage: `python3 develop.py train`, `python3 develop.py test`
+
+Every command creates a virtual environment in .venv/, installs the package with pinned versions,
+and runs there.
 """
 
 import hashlib
@@ -14,14 +17,17 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 USAGE = """\
-python3 develop.py train [ARGUMENTS]   set up, then train PPO on CartPole (or: rollax train ARGUMENTS)
+python3 develop.py train [ARGUMENTS]   set up, \
+then train PPO on CartPole (or: rollax train ARGUMENTS)
 python3 develop.py test                set up, then run the quick tests
-python3 develop.py test --all          set up, then run all tests that are not slow (--rest: without the quick ones)
+python3 develop.py test --all          set up, \
+then run all tests that are not slow (--rest: without the quick ones)
 python3 develop.py test --changed      set up, then run the tests that changes since main can affect
 python3 develop.py test ARGUMENTS      set up, then run the tests that pytest's ARGUMENTS select
 python3 develop.py check               set up, then check lint, format and types
 python3 develop.py fix                 set up, then fix lint and format
-python3 develop.py docs [serve]        set up, then build the documentation into site/ (or serve it and rebuild on changes)
+python3 develop.py docs [serve]        set up, \
+then build the documentation into site/ (or serve it and rebuild on changes)
 python3 develop.py setup               set up only
 python3 develop.py placeholders        list what has to be filled in before a release
 """
@@ -56,7 +62,7 @@ def main(words: list[str]) -> int:
 
 
 def set_up(extra: str) -> None:
-    """Install the package with an extra, unless this state of the dependency files is already installed."""
+    """Install the package with an extra, unless the dependency files have not changed since."""
     wanted = hashlib.sha256(
         b"".join((ROOT / f).read_bytes() for f in ("pyproject.toml", "constraints.txt"))
     ).hexdigest()
@@ -76,7 +82,7 @@ def set_up(extra: str) -> None:
 
 
 def run(program: str, *arguments: str) -> int:
-    """Run a program of the virtual environment in the checkout. The program handles interrupts itself."""
+    """Run a program of the virtual environment in the checkout. It handles interrupts itself."""
     process = subprocess.Popen([str(BIN / program), *arguments], cwd=ROOT)
     while True:
         try:

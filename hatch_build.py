@@ -1,6 +1,7 @@
-"""Metadata of the package that depends on the address of the repository: links, and the README with absolute links.
+"""Metadata of the package that depends on the address of the repository.
 
-README.md has relative links, which hold in a checkout and on the documentation site. A package index needs absolute ones.
+README.md has relative links, which are valid in a checkout and on the documentation site. A package
+index needs absolute ones.
 """
 
 import re
@@ -35,10 +36,10 @@ class RepositoryMetadata(MetadataHookInterface):
 
 
 def absolute_links(text: str, repository: str) -> str:
-    """Return Markdown with links relative to the root of a repository replaced by addresses.
+    """Return Markdown in which relative links are replaced by addresses.
 
     Args:
-        text: Markdown.
+        text: Markdown with links relative to the root of the repository.
         repository: Address of the repository, without a slash at the end.
     """
 

@@ -66,7 +66,8 @@ def main() -> None:
     check_names(parser, "work", arguments.works, WORKS)
     print(f"{machine()}, {arguments.rounds} rounds each\n")
     print(
-        f"| work | precision | steps/s | least, greatest | {FRAMES:.0e} steps take | reached | products | memory, MB |"
+        f"| work | precision | steps/s | least, greatest | {FRAMES:.0e} steps take | reached | "
+        "products | memory, MB |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for name in arguments.works or WORKS:
@@ -86,13 +87,19 @@ def machine() -> str:
     import jax
 
     device = jax.devices()[0]
-    return f"{device.device_kind} ({device.platform}), jax {jax.__version__}, Python {sys.version.split()[0]}"
+    return (
+        f"{device.device_kind} ({device.platform}), jax {jax.__version__}, Python "
+        f"{sys.version.split()[0]}"
+    )
 
 
 def row(title: str, precision: str, point: Point) -> str:
     between, minutes = f"{point.low:,.0f} to {point.high:,.0f}", FRAMES / point.rate / 60
     shares = f"{point.rate / point.predicted:.0%} | {point.products:.0%}"
-    return f"| {title} | {precision} | {point.rate:,.0f} | {between} | {minutes:,.1f} min | {shares} | {point.memory / 1e6:,.1f} |"
+    return (
+        f"| {title} | {precision} | {point.rate:,.0f} | {between} | {minutes:,.1f} min | "
+        f"{shares} | {point.memory / 1e6:,.1f} |"
+    )
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     print(
-        f"{jax.devices()[0].device_kind}, {os.cpu_count()} processors, {platform.system()}, jax {jax.__version__}"
+        f"{jax.devices()[0].device_kind}, {os.cpu_count()} processors, {platform.system()}, jax "
+        f"{jax.__version__}"
     )
     print(f"{'spheres':>8} {'all pairs, steps/s':>20} {'lists, steps/s':>16} {'ratio':>7}")
     taken: dict[bool, list[float]] = {False: [], True: []}
@@ -133,7 +134,10 @@ def main() -> None:
         grown = math.log(arguments.sizes[-1] / arguments.sizes[first])
         slopes = {kind: math.log(times[-1] / times[first]) / grown for kind, times in taken.items()}
         print(
-            f"from {arguments.sizes[first]} to {arguments.sizes[-1]} spheres the time of a step grows",
+            (
+                f"from {arguments.sizes[first]} to {arguments.sizes[-1]} spheres the time of a "
+                "step grows"
+            ),
             end=" ",
         )
         print(f"as N^{slopes[False]:.2f} with all pairs and N^{slopes[True]:.2f} with lists")

@@ -113,7 +113,8 @@ def main() -> None:
     for name in arguments.axes or AXES:
         axis, points = AXES[name], found.setdefault(name, {})
         print(
-            f"\n| {axis.title} | steps/s | least, greatest | predicted | reached | products | memory, MB |"
+            f"\n| {axis.title} | steps/s | least, greatest | predicted | reached | products | "
+            "memory, MB |"
         )
         print("|---|---|---|---|---|---|---|")
         for value in axis.values:
@@ -143,7 +144,10 @@ def read(path: Path | None) -> dict[str, dict[int, Point]]:
 def row(point: Point) -> str:
     reached = f"{point.predicted:,.0f} | {point.rate / point.predicted:.0%} | {point.products:.0%}"
     between = f"{point.low:,.0f} to {point.high:,.0f}"
-    return f"| {point.value:,} | {point.rate:,.0f} | {between} | {reached} | {point.memory / 1e6:,.1f} |"
+    return (
+        f"| {point.value:,} | {point.rate:,.0f} | {between} | {reached} | "
+        f"{point.memory / 1e6:,.1f} |"
+    )
 
 
 def parsed() -> argparse.Namespace:

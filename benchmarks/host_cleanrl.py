@@ -21,8 +21,14 @@ import timing
 
 BEFORE = 2048  # frames of the first run
 WORK = {
-    "ppo": "ppo.py --env-id CartPole-v1 --num-envs 8 --num-steps 128 --num-minibatches 4 --update-epochs 4",
-    "sac": "sac_continuous_action.py --env-id HalfCheetah-v4 --batch-size 256 --learning-starts 100 --policy-frequency 1",
+    "ppo": (
+        "ppo.py --env-id CartPole-v1 --num-envs 8 --num-steps 128 --num-minibatches 4 "
+        "--update-epochs 4"
+    ),
+    "sac": (
+        "sac_continuous_action.py --env-id HalfCheetah-v4 --batch-size 256 --learning-starts "
+        "100 --policy-frequency 1"
+    ),
 }
 
 

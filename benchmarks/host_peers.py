@@ -80,7 +80,8 @@ def main() -> None:
         parser.error(f"--cleanrl ({copy}) is no copy of vwxyzjn/cleanrl: it has no cleanrl/ppo.py")
     peers = programs(copy)
     print(
-        f"{processor()}, {os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}; medians"
+        f"{processor()}, {os.cpu_count()} processors, {platform.system()}, Python "
+        f"{platform.python_version()}; medians"
     )
     print(
         "| work | | steps/s | steps/s of a processor | rollax to it |\n|---|---|---|---|---|",

@@ -53,7 +53,8 @@ def rows(table: Path, only: list[str], fast: bool) -> list[dict[str, Any]]:
     for row in known:
         if set(row) - KEYS or not {"task", "algorithm", "seeds", "bar"} <= set(row):
             sys.exit(
-                f"{table}: {row} must have task, algorithm, seeds and bar, and may have {', '.join(sorted(KEYS))}"
+                f"{table}: {row} must have task, algorithm, seeds and bar, and may have "
+                f"{', '.join(sorted(KEYS))}"
             )
     words = [word.lower() for word in only]
     found = [
@@ -161,7 +162,8 @@ def show(wanted: list[dict[str, Any]]) -> None:
     for row in wanted:
         fast = " (fast)" if row.get("fast") else ""
         print(
-            f"{row['algorithm']:<8} {task_of(row):<72} {row['seeds']} seeds, at least {row['bar']}{fast}"
+            f"{row['algorithm']:<8} {task_of(row):<72} {row['seeds']} seeds, at least "
+            f"{row['bar']}{fast}"
         )
 
 
@@ -189,7 +191,8 @@ def main() -> int:
         show(wanted)
         return 0
     print(
-        f"{processor()}, {os.cpu_count()} processors, Python {platform.python_version()}, jax {jax.__version__}\n"
+        f"{processor()}, {os.cpu_count()} processors, Python {platform.python_version()}, jax "
+        f"{jax.__version__}\n"
     )
     print(f"{joined(COLUMNS)}\n{'|---' * len(COLUMNS)}|", flush=True)
     held = 0

@@ -57,7 +57,7 @@ PPO_OF_PUREJAXRL |= {"MAX_GRAD_NORM": 0.5, "ANNEAL_LR": False, "DEBUG": False}
 class Work(NamedTuple):
     """Work of one turn of about a second, equal for all libraries."""
 
-    title: str  # label in the picture
+    title: str  # label in the figure
     program: str  # prefix of the scripts, which are named <program>_<peer>.py
     settings: dict[str, Any]  # argument of the scripts
     peers: tuple[str, ...]
@@ -140,10 +140,12 @@ def main() -> None:
     copy = arguments.purejaxrl and arguments.purejaxrl.resolve()
     left_out = {*arguments.leave_out, *([] if copy else ["purejaxrl"])}
     print(
-        f"{processor()}, {os.cpu_count()} processors, {platform.system()}; medians of {arguments.rounds} rounds (quartiles)\n"
+        f"{processor()}, {os.cpu_count()} processors, {platform.system()}; medians of "
+        f"{arguments.rounds} rounds (quartiles)\n"
     )
     print(
-        "| work | | steps/s | processor s / 1e6 steps | compiling, s | jax | rollax to it | by processor time |"
+        "| work | | steps/s | processor s / 1e6 steps | compiling, s | jax | rollax to it | by "
+        "processor time |"
     )
     print("|---|---|---|---|---|---|---|---|")
     ratios = {}
@@ -257,7 +259,8 @@ def parsed() -> argparse.Namespace:
     check_names(parser, "peer", arguments.leave_out, PACKAGES)
     if arguments.purejaxrl and not (arguments.purejaxrl / "purejaxrl" / "ppo.py").exists():
         parser.error(
-            f"--purejaxrl ({arguments.purejaxrl}) is no copy of luchris429/purejaxrl: it has no purejaxrl/ppo.py"
+            f"--purejaxrl ({arguments.purejaxrl}) is no copy of luchris429/purejaxrl: it has no "
+            "purejaxrl/ppo.py"
         )
     return arguments
 
@@ -281,7 +284,10 @@ def row(name: str, peer: str, program: Program, rounds: list[dict[str, Turn]]) -
             shown(ratio(rounds, lambda one: one[peer].processor / one["rollax"].processor)),
         ]
     measured = f"{median(rounds, peer, 'rate'):,.0f} | {median(rounds, peer, 'processor'):.2f}"
-    return f"| {name} | {peer} | {measured} | {program.compile_seconds:.1f} | {program.jax} | {' | '.join(ratios)} |"
+    return (
+        f"| {name} | {peer} | {measured} | {program.compile_seconds:.1f} | {program.jax} "
+        f"| {' | '.join(ratios)} |"
+    )
 
 
 def printed(what: str, command: list[str]) -> dict:

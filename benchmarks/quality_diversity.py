@@ -123,7 +123,10 @@ def main() -> None:
             numbers = (
                 f"{found['bytes'] / 1e6:,.1f} MB, compiled in {found['compile_seconds']:.1f} s"
             )
-            text = f"{statistics.median(found['speeds']):,.0f} evaluations/s, {numbers}, coverage {found['coverage']:.3f}"
+            text = (
+                f"{statistics.median(found['speeds']):,.0f} evaluations/s, {numbers}, "
+                f"coverage {found['coverage']:.3f}"
+            )
             line = (
                 json.dumps({"work": work, **settings, **found})
                 if arguments.json

@@ -37,7 +37,8 @@ def main() -> None:
         for prioritized in (False, True):
             said, peak = measure(size, prioritized)
             print(
-                f"{size:>10,} {prioritized!s:>12} {said / 1e6:>10,.1f} {peak / 1e6:>10,.1f} {peak / said:>6.3f}"
+                f"{size:>10,} {prioritized!s:>12} {said / 1e6:>10,.1f} {peak / 1e6:>10,.1f} "
+                f"{peak / said:>6.3f}"
             )
 
 

@@ -87,7 +87,8 @@ def start(pair: str, folder: Path, cache: Path) -> tuple[float, float, float]:
 def main(pairs: list[str]) -> None:
     print(f"import rollax: {statistics.median(imported() for _ in range(ROUNDS)):.1f} s")
     print(
-        "| | first start: compiling | evaluated | processor | second start: compiling | evaluated | processor |"
+        "| | first start: compiling | evaluated | processor | second start: compiling | "
+        "evaluated | processor |"
     )
     print("|---|---|---|---|---|---|---|", flush=True)
     for pair in pairs:

@@ -106,7 +106,8 @@ def taken(run: Callable[[Any], Any], state: Any) -> Taken:
 
 def header(unit: str) -> None:
     print(
-        f"{'environment':<44} {'copies':>7} {'rollax':>12} {'suite':>12} {'ratio':>6} {'by processor time':>18}   {unit}"
+        f"{'environment':<44} {'copies':>7} {'rollax':>12} {'suite':>12} {'ratio':>6} "
+        f"{'by processor time':>18}   {unit}"
     )
 
 

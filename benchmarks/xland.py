@@ -138,7 +138,10 @@ def training(arguments: argparse.Namespace) -> None:
                     rollax.PPOConfig(**SHAPE), network, arguments.repeats
                 )
                 print(
-                    f"{f'{encoder}, {core} {size}':<34} {speed:>10,.0f} {compiling:>10.1f} {memory:>7.0f}",
+                    (
+                        f"{f'{encoder}, {core} {size}':<34} {speed:>10,.0f} {compiling:>10.1f} "
+                        f"{memory:>7.0f}"
+                    ),
                     flush=True,
                 )
 
@@ -259,9 +262,15 @@ def source(arguments: argparse.Namespace) -> None:
         num_epochs=1,
         learning_rate=1e-3,
     )
-    frames = f"{config.num_envs:,} environments x {config.num_steps} steps, {config.num_minibatches} minibatches"
+    frames = (
+        f"{config.num_envs:,} environments x {config.num_steps} steps, "
+        f"{config.num_minibatches} minibatches"
+    )
     print(f"{arguments.env}, {frames}, GRU {arguments.core_size:,}")
-    columns = f"{'environment':>12} {'acting':>7} {'learning':>9} {'sum':>5} {'TFLOP/s':>8} {'of peak':>8}"
+    columns = (
+        f"{'environment':>12} {'acting':>7} {'learning':>9} {'sum':>5} {'TFLOP/s':>8} "
+        f"{'of peak':>8}"
+    )
     print(f"{'precision':<10} {'steps/s':>10} {columns} {'compile s':>10} {'MB':>8}")
     for precision in arguments.precision:
         network = rollax.NetworkConfig(
@@ -363,7 +372,8 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     print(
-        f"jax {jax.__version__} on {jax.devices()[0].device_kind}, xminigrid {xminigrid.__version__}"
+        f"jax {jax.__version__} on {jax.devices()[0].device_kind}, xminigrid "
+        f"{xminigrid.__version__}"
     )
     {"environment": environment, "training": training, "sequences": sequences, "source": source}[
         arguments.what

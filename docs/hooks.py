@@ -1,7 +1,8 @@
 """Pages of the site from files outside of docs/, and conversion of math to MathML.
 
-README.md becomes the first page, and every file that a page links to becomes a page, notebooks with their outputs. Links are
-relative to the page in the repository, so no address of the repository is needed. Browsers render MathML without scripts.
+README.md becomes the first page, and every file that a page links to becomes a page, notebooks with
+their outputs. Links are relative to the page in the repository, so no address of the repository is
+needed. Browsers render MathML without scripts.
 """
 
 import html
@@ -29,7 +30,7 @@ def on_files(files: Files, config: Any) -> Files:
         *(f"docs/{f.src_uri}" for f in files.documentation_pages()),
     ]
     seen = set(waiting)
-    for path in waiting:  # which grows
+    for path in waiting:  # the list grows
         if not path.startswith("docs/"):
             files.append(File.generated(config, page_of(path), content=text_of(path)))
         if path.endswith(WITH_LINKS):
@@ -58,7 +59,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
-    """Return the page with its math as MathML, or with LaTeX source if latex2mathml is not installed."""
+    """Return the page with its math as MathML.
+
+    Without latex2mathml, the math remains LaTeX source.
+    """
     try:
         from latex2mathml.converter import convert
     except ImportError:
@@ -108,7 +112,7 @@ def cell_text(cell: dict[str, Any]) -> str:
 
 
 def output_text(output: dict[str, Any]) -> str:
-    """Return an output of a cell: its picture, or else its HTML, or else its text."""
+    """Return an output of a cell: its image, its HTML or its text."""
     data = output.get("data", {})
     if "image/png" in data:
         picture = "".join(data["image/png"]).replace("\n", "")
@@ -128,6 +132,9 @@ def targets(path: str) -> set[str]:
 
 
 def resolved(path: str, link: str) -> str | None:
-    """Return the file of the repository that a link leads to, or None for addresses and missing files."""
+    """Return the file of the repository that a link leads to.
+
+    The result is None for addresses and missing files.
+    """
     target = os.path.normpath(os.path.join(os.path.dirname(path), link))
     return target if "://" not in link and (ROOT / target).exists() else None

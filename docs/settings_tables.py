@@ -1,7 +1,8 @@
 """Extension of Griffe that documents the fields of settings classes as one table.
 
-The table replaces one heading per field: the fields of a class that is decorated with `settings_dataclass` or `dataclass` become
-parameters of the class, with the docstring below each field as its description.
+The table replaces one heading per field: the fields of a class that is decorated with
+`settings_dataclass` or `dataclass` become parameters of the class, with the docstring below each
+field as its description.
 """
 
 import re
@@ -21,14 +22,10 @@ class SettingsTables(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
         """Replace the fields of each settings class after the whole package is loaded."""
         moved = [(found, add_table(found)) for found in list(classes_of(pkg))]
-        for (
-            found,
-            names,
-        ) in moved:  # only now, because subclasses look their fields up in their bases
+        # Afterwards, because subclasses look up fields in their bases.
+        for found, names in moved:
             for name in names & set(found.members):
-                found.members[
-                    name
-                ].docstring = None  # without a docstring it has no heading of its own
+                found.members[name].docstring = None  # fields without a docstring have no heading
 
 
 def classes_of(owner: griffe.Object) -> Any:
@@ -50,7 +47,11 @@ def is_settings(found: griffe.Class) -> bool:
 
 
 def add_table(found: griffe.Class) -> set[str]:
-    """Add the documented fields of a class and its bases to its docstring, and return their names."""
+    """Add the documented fields of a class and its bases to its docstring.
+
+    Returns:
+        The names of the fields.
+    """
     fields = [
         member
         for base in (*reversed(found.mro()), found)

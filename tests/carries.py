@@ -1,4 +1,4 @@
-"""Memories of several streams."""
+"""Batches of memory."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from rollax.networks.network import Network
 
 
 def batch_carry(network: Network, size: int) -> Any:
-    """The memory of `size` streams, each at the start of an episode."""
+    """Return the memory of `size` streams at the start of an episode."""
     return jax.tree.map(
         lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), network.initial_carry()
     )

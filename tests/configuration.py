@@ -1,4 +1,4 @@
-"""Other settings of jax than those that all tests have."""
+"""Temporary changes of JAX's configuration."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import jax
 
 @contextlib.contextmanager
 def configured(**values: Any) -> Iterator[None]:
-    """In all threads, for programs are compiled in some of their own."""
+    """Set values of JAX's configuration in all threads, because some threads compile programs."""
     before = {name: jax.config.values[name] for name in values}
     for name, value in values.items():
         jax.config.update(name, value)

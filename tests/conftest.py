@@ -1,4 +1,4 @@
-"""Strict mode for every test: no silent broadcasting of ranks, no key used twice, shapes and types checked at every call."""
+"""Strict mode for every test: rank promotion, key reuse, and checks of shapes and types."""
 
 import os
 import signal
@@ -8,14 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault(
-    "ROLLAX_COMPILATION_CACHE", "off"
-)  # nothing of a test goes to the user's folder
-# Most programs here run for milliseconds, so that optimizing them would cost more than it saves; `laws.programs` and
-# `host.runs` have some compiled as a run is. Processes that tests start do as this one.
+os.environ.setdefault("ROLLAX_COMPILATION_CACHE", "off")  # tests write nothing to the user's folder
+# Most programs here run for milliseconds, so optimizing them takes more time than it saves.
+# `laws.programs` and `support.runs` have some that are compiled as a run is. Processes that tests
+# start have the same setting.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# Without the emitters of fusions a program compiles in a third of the time and holds half of the memory maps. From jaxlib 0.11
-# on there is no such flag, and a process ends at one that it does not know.
+# Without fusion emitters, a program compiles in a third of the time and needs half of the memory
+# maps. From jaxlib 0.11 on this flag does not exist, and a process ends if a flag is unknown.
 if version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")) and "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
 
@@ -30,8 +29,8 @@ from counting import forget, held
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", True)
 
-# The functions whose annotations say what shapes mean. To take effect, this must come before the first import of rollax.
-# With ROLLAX_TEST_TYPES=1 the types of the whole package are checked at every call.
+# Functions whose annotations describe shapes. The hook must precede the first import of rollax.
+# With ROLLAX_TEST_TYPES=1, the types of the whole package are checked at every call.
 if os.environ.get("ROLLAX_TEST_TYPES"):
     install_import_hook("rollax", "support.type_checks.check_types")
 else:
@@ -42,7 +41,7 @@ else:
 
 from rollax.runtime.numerics import REQUIRED_SETTINGS
 
-# Here the programs of rollax itself are held to the strict mode, which runs of users are not.
+# Programs of rollax itself are tested in strict mode, which runs of users do not have.
 del REQUIRED_SETTINGS["jax_numpy_rank_promotion"]
 
 
@@ -53,14 +52,14 @@ MOST_MEGABYTES = 2048
 
 
 def most_maps() -> int:
-    """Half of the memory maps that a process may have."""
+    """Return half of the number of memory maps that a process may have."""
     path = Path("/proc/sys/vm/max_map_count")
     return int(path.read_text()) // 2 if path.exists() else sys.maxsize
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _bounded(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A module holds less than half of what a process may hold, and leaves nothing to the next one."""
+    """Check the memory of the process after each module, and clear all caches."""
     yield
     now = held()
     forget()
@@ -68,7 +67,7 @@ def _bounded(request: pytest.FixtureRequest) -> Iterator[None]:
     assert now["maps"] < most_maps(), (
         f"{request.node.name} ends with {now['maps']} memory maps: {remedy}"
     )
-    # With `-m slow` a module holds the programs of all rows of the laws.
+    # With `-m slow`, a module holds the programs of all rows of `laws.table`.
     limit = MOST_MEGABYTES * (2 if request.config.getoption("markexpr") else 1)
     assert now["megabytes"] < limit, (
         f"{request.node.name} ends with {now['megabytes']} MB of memory: {remedy}"
@@ -77,7 +76,10 @@ def _bounded(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _within_what_a_process_may_hold(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With `-m slow`, where a module has the programs of all rows, these are forgotten when they become too many."""
+    """With `-m slow`, clear the caches if there are too many memory maps.
+
+    A module may have the programs of all rows then.
+    """
     yield
     if request.config.getoption("markexpr") and held()["maps"] > most_maps():
         forget()
@@ -85,9 +87,9 @@ def _within_what_a_process_may_hold(request: pytest.FixtureRequest) -> Iterator[
 
 @pytest.fixture(autouse=True, scope="session")
 def _default_signals() -> Iterator[None]:
-    """Handle signals as in a terminal, also under nohup and in the background, where some are ignored.
+    """Handle signals as in a terminal, also under nohup and in the background.
 
-    Processes that tests start inherit what is ignored.
+    Some signals are ignored there, and processes that tests start would inherit this.
     """
     handlers = {
         "SIGHUP": signal.SIG_DFL,
@@ -108,7 +110,7 @@ def _default_signals() -> Iterator[None]:
 
 @pytest.fixture
 def double_precision() -> Iterator[None]:
-    """What a test compiles may be of double precision."""
+    """Allow double precision in a test."""
     with jax.enable_x64(True):
         yield
 

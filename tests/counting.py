@@ -1,6 +1,6 @@
-"""A plugin of pytest that tells run.py what a process counted, in the file that TESTS_RESULT names.
+"""Pytest plugin that writes counts of a process to the file TESTS_RESULT for run.py.
 
-Also what a process holds: memory, and the memory maps, of which Linux grants it 65,530.
+It also measures memory, and memory maps, of which Linux allows 65,530 per process.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ _largest = {"maps": 0, "megabytes": 0}
 
 
 def held() -> dict[str, int]:
-    """Memory maps and resident megabytes of this process; none where the system does not say."""
+    """Return the memory maps and resident megabytes of this process, or 0 on other systems."""
     if not Path("/proc/self/maps").exists():
         return {"maps": 0, "megabytes": 0}
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -38,25 +38,23 @@ def held() -> dict[str, int]:
 
 
 def forget() -> None:
-    """Empties what functions of the tests keep, and what jax does: compiled programs above all."""
+    """Clear the caches of tests and of JAX, especially compiled programs."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if file is not None and TESTS in Path(file).parents:
             for cached in [value for value in vars(module).values() if isinstance(value, _Cache)]:
                 cached.cache_clear()
-    import jax  # late: settings of it come before its import
+    import jax  # late, because settings must precede its import
 
     jax.clear_caches()
     gc.collect()
     if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(
-            0
-        )  # gives what is free back to the system, which counts it otherwise
+        ctypes.CDLL(None).malloc_trim(0)  # returns free memory to the system
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Add the processor time of a test, and of the processes that it waited for, to that of its file."""
+    """Add the processor time of a test and of its child processes to that of its file."""
     begin = processor_seconds()
     result = yield
     _seconds[item.nodeid.split("::")[0]] += processor_seconds() - begin

@@ -1,8 +1,9 @@
 """Tests that changes can affect, by the imports of src/ and tests/.
 
-An import of a name follows re-exports to the module that defines the name, so `from rollax import train` depends on
-`rollax/api.py`, and not on everything that `rollax/__init__.py` imports. Suites and algorithms are imported by their name. Their
-modules count for the tests that contain the name, and for those that list all of them. Imports for type checkers do not count.
+An import of a name follows re-exports to the module that defines the name, so `from rollax import
+train` depends on `rollax/api.py`, and not on everything that `rollax/__init__.py` imports. Suites
+and algorithms are imported by their name. Their modules count for the tests that contain the name,
+and for those that list all of them. Imports for type checkers do not count.
 """
 
 import ast
@@ -16,7 +17,7 @@ from typing import NamedTuple
 from quick_set import ROOT, list_files
 
 ROOTS = ("src", "tests")
-# A change of one of these can affect every test.
+# A change of one of these files can affect every test.
 EVERYTHING = ("conftest.py", "pyproject.toml", "constraints.txt")
 SUITES = "src/rollax/environments/suites/table.py"
 ALGORITHMS = "src/rollax/algorithms/builtin.py"
@@ -25,7 +26,7 @@ LISTS = (SUITES, ALGORITHMS, "src/rollax/algorithms/registry.py", "src/rollax/pr
 
 
 class Node(NamedTuple):
-    """What one file depends on.
+    """Dependencies of one file.
 
     Attributes:
         imports: Files that it uses.
@@ -67,16 +68,17 @@ def is_module(file: str) -> bool:
 
 
 def modules_of_data(file: str) -> Iterator[str]:
-    """Return the modules beside a data file in src/ or tests/, which may read it by its folder."""
+    """Return the modules next to a data file in src/ or tests/, which may read it."""
     if file.startswith(tuple(f"{root}/" for root in ROOTS)):
         for path in (ROOT / file).parent.glob("*.py"):
             yield str(path.relative_to(ROOT))
 
 
 def names(test: str, path: str) -> bool:
-    """Return whether a string in a test contains the name of a file, or is the name of one of its folders.
+    """Return whether a test contains the name of a file, or a string with one of its folders.
 
-    Of the folders in src/ and tests/, only these two count, because others have names that are words.
+    For files in src/ and tests/, only these two folders count, because the names of other folders
+    are common words.
     """
     folders = Path(path).parts[:-1]
     folders = folders[:1] if path.startswith(tuple(f"{root}/" for root in ROOTS)) else folders
@@ -122,7 +124,7 @@ def imported_helpers(file: str) -> set[str]:
 
 
 def closure(files: Iterable[str], dependencies: Callable[[str], Iterable[str]]) -> set[str]:
-    """Return files with everything that they depend on, directly or not."""
+    """Return files with all their dependencies, direct and indirect."""
     found, waiting = set(), list(files)
     while waiting:
         file = waiting.pop()
@@ -186,9 +188,9 @@ def read_node(file: str) -> Node:
                 imports |= resolve_name("rollax", node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             strings.add(node.value)
-    # A test may patch a dotted name, or run a script. The table of suites is followed by `suite_modules`.
+    # A test may patch a dotted name, or run a script. `suite_modules` handles the table of suites.
     if file.startswith("tests/"):
-        # The conftest names the package for the checks of its types, and not the command.
+        # conftest.py contains "rollax" for the import hook, not as a command.
         named = strings - {"rollax"} if file == "tests/conftest.py" else strings
         imports |= {found for string in named for found in resolve_string(string)}
     elif file != SUITES:
@@ -208,7 +210,7 @@ def executed_nodes(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def resolve_module(name: str) -> set[str]:
-    """Return the file of an imported module. `import rollax` counts by the names that are used of it."""
+    """Return the file of an imported module. `import rollax` counts by the names that are used."""
     return set() if name == "rollax" else {modules()[name]} if name in modules() else set()
 
 
@@ -220,7 +222,7 @@ def resolve_name(module: str, name: str) -> set[str]:
         return set()
     file = modules()[module]
     if file.endswith("__init__.py"):
-        for node in ast.walk(parse(file)):  # with `if TYPE_CHECKING:`, where lazy names are listed
+        for node in ast.walk(parse(file)):  # includes `if TYPE_CHECKING`, which lists lazy names
             exported = isinstance(node, ast.ImportFrom) and name in {
                 a.asname or a.name for a in node.names
             }
@@ -230,7 +232,10 @@ def resolve_name(module: str, name: str) -> set[str]:
 
 
 def resolve_string(string: str) -> set[str]:
-    """Return the files that a string names: a dotted name, the imports of a script, or the command `rollax`."""
+    """Return the files that a string names.
+
+    It may be a dotted name, the imports of a script, or the command `rollax`.
+    """
     if string == "rollax":
         return {"src/rollax/__main__.py"}
     found: set[str] = set()

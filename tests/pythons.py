@@ -6,7 +6,7 @@ from rollax.environments.suites.table import SUITES, missing_python_version
 
 
 def skip_where_too_old(id: str) -> None:
-    """Skips a test of an environment of such a suite on an older Python."""
+    """Skip a test of an environment whose suite requires a newer Python."""
     suite = id.split("/")[0]
     needed = missing_python_version(SUITES[suite]) if suite in SUITES else ""
     if needed:

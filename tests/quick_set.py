@@ -1,7 +1,8 @@
 """Choice of the quick set, which `develop.py test` runs without arguments.
 
-The quick set has every test marked `quick`, and whole files, the cheapest first, until `BUDGET` is used. seconds.json has the
-processor time of each file, and of the marked tests of the files that have some, so the set stays within the budget as files grow.
+The quick set has every test marked `quick`, and whole files, the cheapest first, until `BUDGET` is
+used. seconds.json has the processor time of each file, and of the marked tests of files that have
+some, so the set stays within the budget as files grow.
 """
 
 import json
@@ -11,11 +12,9 @@ from typing import TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT / "tests" / "seconds.json"
-BUDGET = 540  # seconds of processor time. The starts of the processes add about 50 s.
-UNKNOWN, UNKNOWN_QUICK = (
-    30.0,
-    5.0,
-)  # seconds of a file that seconds.json lacks, and of its marked tests
+BUDGET = 540  # seconds of processor time, to which starting the processes adds about 50 s
+# Seconds for a file without an entry in seconds.json, and for its marked tests.
+UNKNOWN, UNKNOWN_QUICK = (30.0, 5.0)
 
 
 class Seconds(TypedDict):
@@ -42,7 +41,7 @@ def write_seconds(known: Seconds, measured: dict[str, float], quick: bool) -> No
     Args:
         known: Content of seconds.json.
         measured: Processor time by file.
-        quick: Whether the quick set was measured. Files that it has whole are then left out.
+        quick: Whether the quick set was measured. Files that are completely in it are left out.
     """
     whole = whole_files(known)
     if quick:
@@ -67,12 +66,12 @@ def files_without_seconds(known: Seconds) -> list[str]:
 
 
 def has_quick_tests(file: str) -> bool:
-    """Return whether a file marks tests as quick, either itself or by `laws.table.first`."""
+    """Return whether a file marks tests as quick, directly or with `laws.table.first`."""
     return bool(re.search(r"mark\.quick\b|\bmark_quick\(|\bfirst\(", (ROOT / file).read_text()))
 
 
 def whole_files(known: Seconds) -> set[str]:
-    """Return the files of which the quick set has every test."""
+    """Return the files whose tests are all in the quick set."""
     files = list_files()
     marked = {
         file: known["quick"].get(file, UNKNOWN_QUICK) for file in files if has_quick_tests(file)
@@ -102,7 +101,7 @@ def costs(paths: list[str], known: Seconds, quick: bool) -> dict[str, float]:
     """Return the processor time in seconds that each path is expected to take.
 
     Args:
-        paths: `FILE` or `FILE::TEST`, of which the cost is that of its file.
+        paths: `FILE` or `FILE::TEST`, which has the cost of its file.
         known: Content of seconds.json.
         quick: Whether only the quick set is run.
     """

@@ -1,15 +1,19 @@
-"""Run the tests in short-lived processes: `python tests/run.py [--all | --rest | --changed] [PYTEST ARGUMENTS]`.
+"""Run the tests in short-lived processes.
 
-Without arguments, the quick set of `quick_set.py` runs. `--all` runs every test that is not marked slow, `--rest` those that the
-quick set leaves out, and `--changed` those that changes since main can affect (`import_graph.py`). Other arguments go to
-pytest: `tests/laws`, `-m slow`, `-k name`. `python -m pytest FILE` is enough to debug one file.
+Usage: `python tests/run.py [--all | --rest | --changed] [PYTEST ARGUMENTS]`
 
-A process that compiles hundreds of programs crashes, because Linux limits it to 65,530 memory maps and a program holds hundreds.
-Files are therefore put into groups of a few minutes, and each group runs in a process. A process that crashes, hangs, or leaves
-other processes behind counts as a failure. Compiled programs are kept in `.cache/programs` between runs.
+Without arguments, the quick set of `quick_set.py` runs. `--all` runs every test that is not marked
+slow, `--rest` those that the quick set leaves out, and `--changed` those that changes since main
+can affect (`import_graph.py`). Other arguments are passed to pytest: `tests/laws`, `-m slow`, `-k
+name`. `python -m pytest FILE` is enough to debug one file.
 
-`--record` writes the processor time of each file to seconds.json, on which the quick set and the groups depend. It compiles
-everything, as a fresh clone does.
+A process that compiles hundreds of programs crashes, because Linux limits it to 65,530 memory maps
+and a program holds hundreds. Files are therefore put into groups of a few minutes, and each group
+runs in a process. A process that crashes, hangs, or leaves other processes behind counts as a
+failure. Compiled programs are stored in `.cache/programs` between runs.
+
+`--record` writes the processor time of each file to seconds.json, which determines the quick set
+and the groups. It compiles everything, as a fresh clone does.
 """
 
 import contextlib
@@ -31,9 +35,9 @@ import quick_set
 from quick_set import ROOT
 
 GROUP_SECONDS = 150  # of processor time
-# Wall time in seconds that a process may take, without `-m` and with it.
+# Wall time limit of a process in seconds, without `-m` and with it.
 LIMIT, LIMIT_SLOW = 60 * 60, 5 * 60 * 60
-EXIT_SECONDS = 10  # for processes to notice that the one that started them has ended
+EXIT_SECONDS = 10  # time for processes to end after the process that started them
 AT_A_TIME = max(1, min(4, os.cpu_count() or 1))
 PROGRAMS = ROOT / ".cache" / "programs"
 PROGRAMS_BYTES = 2**30
@@ -100,7 +104,7 @@ def main(words: list[str]) -> int:
 
 
 def select(words: list[str], known: quick_set.Seconds) -> tuple[list[str], list[str]]:
-    """Return the files to run, each of which may name a test (`FILE::TEST`), and the options of pytest."""
+    """Return the files to run and the options of pytest. A file may name a test (`FILE::TEST`)."""
     modes, paths, options = [], [], []
     for last, word in zip(["", *words[:-1]], words, strict=False):
         is_path = (ROOT / word.split("::")[0]).exists() and last not in ("-k", "-m")
@@ -124,7 +128,8 @@ def find_tests(path: str) -> list[str]:
 def make_groups(cost: dict[str, float]) -> list[list[str]]:
     """Return groups of files of similar cost, the most expensive group first.
 
-    Files of one folder of tests/ share fixtures that train. They stay together up to `GROUP_SECONDS`.
+    Files of one folder of tests/ share fixtures that train. They stay together up to
+    `GROUP_SECONDS`.
     """
     chunks: list[list[str]] = []
     for file in sorted(cost, key=lambda file: (top_folder(file), file)):
@@ -142,7 +147,7 @@ def make_groups(cost: dict[str, float]) -> list[list[str]]:
 
 
 def top_folder(file: str) -> str:
-    """Return the folder of tests/ that a file is in, "" for files in tests/ itself."""
+    """Return the folder of tests/ that contains a file, or "" for files in tests/ itself."""
     parts = Path(file).parts
     return parts[1] if len(parts) > 2 else ""
 
@@ -211,7 +216,7 @@ def make_environment(result: Path, programs: Path) -> dict[str, str]:
 
 
 def wait_for_survivors(session: int, result: Path) -> list[tuple[int, str]]:
-    """Return the processes that still run some seconds after the one that started them."""
+    """Return the processes that still run `EXIT_SECONDS` after the process that started them."""
     end = time.monotonic() + EXIT_SECONDS
     while (left := find_survivors(session, result)) and time.monotonic() < end:
         time.sleep(0.1)
@@ -219,9 +224,10 @@ def wait_for_survivors(session: int, result: Path) -> list[tuple[int, str]]:
 
 
 def find_survivors(session: int, result: Path) -> list[tuple[int, str]]:
-    """Return the processes that a group of tests started and that still run. Only Linux lists them.
+    """Return the processes that a group of tests started and that still run.
 
-    A process belongs to the group if it is in its session or has inherited the path of its counts.
+    Only Linux lists them. A process belongs to the group if it is in its session or has inherited
+    the path of its counts.
 
     Args:
         session: Process id of the group, which leads a session.
@@ -235,7 +241,7 @@ def find_survivors(session: int, result: Path) -> list[tuple[int, str]]:
         try:
             state, _, _, own_session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
             lines = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:  # the process has ended, or belongs to another user
             continue
         variables = dict(line.split("=", 1) for line in lines if "=" in line)
         is_ours = int(own_session) == session or variables.get("TESTS_RESULT") == str(result)
@@ -262,9 +268,9 @@ def kill_one(pid: int) -> None:
 
 
 def trim_programs(folder: Path, limit: int) -> None:
-    """Delete the least recently used programs if all together have more than `limit` bytes.
+    """Delete the least recently used programs if together they have more than `limit` bytes.
 
-    A run that uses the folder at the same time compiles what it no longer finds.
+    A run that uses the folder at the same time compiles deleted programs again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = [(file, file.stat()) for file in folder.iterdir()]

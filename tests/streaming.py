@@ -1,4 +1,4 @@
-"""Streams that are stepped by hand: with given actions, one step at a time."""
+"""Streams that are stepped one step at a time with given actions."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from rollax.environments.environment import Environment, Transition
 def advance(
     environment: Environment, before: ActorState, action: Any, keys: jax.Array
 ) -> tuple[ActorState, Experience, Transition]:
-    """One step of every environment with these actions `[E, ...]` and keys `[E]`, and a restart where an episode ended."""
+    """Step every environment with actions `[E, ...]` and keys `[E]`, and restart ended episodes."""
 
     def given(action, obs, reset, key):
         return (action, action, None)

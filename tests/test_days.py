@@ -1,4 +1,4 @@
-"""The days of five users, in examples/days: every command of theirs works, and so does every command that these print."""
+"""Tests of the scripts in examples/days: their commands work, and the commands that they print."""
 
 import importlib.util
 import re
@@ -21,7 +21,7 @@ def program() -> Any:
 
 
 TRANSCRIPT = program()
-LEAVES = {  # what a day has made at its end
+LEAVES = {  # files that exist at the end of a day
     "contributor": ["beside.png"],
     "engineer": ["return.png", "own/policy.npz", "own/card.md", "usual/policy.jax"],
     "jaxmarl": ["spread.png", "spread.gif", "runs/prey/figures/curves.png"],
@@ -31,7 +31,10 @@ LEAVES = {  # what a day has made at its end
 
 
 def lived(day: str, folder: Path) -> str:
-    """Runs the commands of a day with few steps: all that they print. Of XLand's that is one update, so that twice is more."""
+    """Run the commands of a day with few steps, and return their output.
+
+    XLand has the steps of one update, because its script also trains for twice as many.
+    """
     steps = "16384" if day == "xland" else "4000"
     return "".join(
         TRANSCRIPT.run(command, folder, steps)
@@ -41,7 +44,7 @@ def lived(day: str, folder: Path) -> str:
 
 
 def printed(output: str) -> list[str]:
-    """The commands that an output names, each once, without the words beside them."""
+    """Return the distinct commands in an output, without their descriptions."""
     lines = [line.strip() for line in output.splitlines() if line.startswith("  ")]
     return list(
         dict.fromkeys(
@@ -54,7 +57,7 @@ def printed(output: str) -> list[str]:
     "day",
     ["engineer", *(pytest.param(day, marks=pytest.mark.slow) for day in ("contributor", "sb3"))],
 )
-def test_day_and_the_commands_it_is_told(day: str, tmp_path: Path) -> None:
+def test_a_day_and_its_printed_commands(day: str, tmp_path: Path) -> None:
     commands = printed(lived(day, tmp_path))
     assert {line.split()[1] for line in commands} >= {"eval", "plot", "render", "export", "resume"}
     for command in commands:
@@ -64,13 +67,13 @@ def test_day_and_the_commands_it_is_told(day: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("day", ["jaxmarl", "xland"])
-def test_day(day: str, tmp_path: Path) -> None:
+def test_a_long_day(day: str, tmp_path: Path) -> None:
     lived(day, tmp_path)
     assert [name for name in LEAVES[day] if not (tmp_path / name).exists()] == []
 
 
-def test_days() -> None:
-    """There is one of each kind of user, and its page shows the commands of its script."""
+def test_pages_of_days_show_their_commands() -> None:
+    """There is a page for each kind of user."""
     assert list(LEAVES) == TRANSCRIPT.DAYS
     for day in LEAVES:
         page = (ROOT / "docs" / "days" / f"{day}.md").read_text()

@@ -1,4 +1,4 @@
-"""What the documents show works: examples in docstrings, the example programs, links."""
+"""Tests of the documentation: examples in docstrings and pages, example programs, and links."""
 
 import doctest
 import importlib
@@ -18,9 +18,8 @@ from rollax.algorithms import registry
 from rollax.environments.suites.table import SUITES, missing_python_version
 
 ROOT = Path(__file__).parents[1]
-TOO_NEW = {
-    entry.adapter for entry in SUITES.values() if missing_python_version(entry)
-}  # for this Python
+# Adapters that require a newer Python.
+TOO_NEW = {entry.adapter for entry in SUITES.values() if missing_python_version(entry)}
 ALL = {
     m.name
     for m in pkgutil.walk_packages(rollax.__path__, "rollax.")
@@ -29,16 +28,16 @@ ALL = {
 MODULES = sorted(ALL - TOO_NEW)
 
 
-def test_docstrings() -> None:
-    """Every example in a docstring gives what it says; there are some."""
+def test_examples_in_docstrings() -> None:
+    """There are examples, and all have the documented output."""
     results = [doctest.testmod(importlib.import_module(name)) for name in MODULES]
     assert sum(result.failed for result in results) == 0
     assert sum(result.attempted for result in results) >= 5
 
 
-def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
-    """The example of the pure layer learns CartPole."""
-    # The check of key reuse takes keys that are split, vmapped over and scanned for used twice.
+def test_the_example_of_a_custom_loop_learns_cartpole(capsys: pytest.CaptureFixture[str]) -> None:
+    """It uses the pure functions of the library."""
+    # The check against key reuse rejects keys that are split, vmapped over and scanned.
     with jax.debug_key_reuse(False):
         runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
     returns = [float(x) for x in re.findall(r"return +([0-9.]+)", capsys.readouterr().out)]
@@ -47,8 +46,8 @@ def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("program", ["quality_diversity", "startup"])
-def test_help_of_measurements(program: str) -> None:
-    """It says what is measured, and measures nothing."""
+def test_help_of_benchmarks(program: str) -> None:
+    """The help describes the benchmark without running it."""
     command = [sys.executable, str(ROOT / "benchmarks" / f"{program}.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0 and done.stdout.startswith(f"usage: {program}.py")
@@ -62,14 +61,14 @@ def programs_of(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("host", ["unpkg.com", "cdn.jsdelivr.net"])
-def test_no_page_names_a_host_of_scripts(host: str) -> None:
-    """What `render` and `report` write loads nothing from elsewhere."""
+def test_no_page_mentions_a_host_of_scripts(host: str) -> None:
+    """Files of `render` and `report` load nothing from the network."""
     assert [page for page in PAGES if host in (ROOT / page).read_text()] == []
 
 
 @pytest.mark.parametrize("name", ["td3", "map_elites", "cma_me", "cma_mega", "me_es", "mome"])
-def test_algorithms(name: str) -> None:
-    """The examples in the pages of algorithms run as they stand."""
+def test_examples_in_the_pages_of_algorithms(name: str) -> None:
+    """They run without changes."""
     programs = programs_of(f"docs/algorithms/{name}.md")
     with jax.debug_key_reuse(False):  # as above
         for program in programs:
@@ -77,10 +76,11 @@ def test_algorithms(name: str) -> None:
     assert programs
 
 
-def test_quality_diversity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do the examples with archives."""
+def test_examples_of_quality_diversity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run without changes."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_registered_entries", {})  # one of them registers an algorithm
+    # because one of them registers an algorithm
+    monkeypatch.setattr(registry, "_registered_entries", {})
     programs = programs_of("docs/quality-diversity.md")
     with jax.debug_key_reuse(False):  # as above
         for program in programs:
@@ -88,8 +88,8 @@ def test_quality_diversity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(programs) >= 4
 
 
-def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do the examples with an exported policy."""
+def test_examples_of_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run without changes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     programs = programs_of("docs/export.md")
@@ -99,8 +99,8 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(programs) == 2
 
 
-def test_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples of callbacks run in order, as one program."""
+def test_examples_of_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in order, as one program."""
     monkeypatch.chdir(tmp_path)
     programs = programs_of("docs/callbacks.md")
     with jax.debug_key_reuse(False), jax.numpy_rank_promotion("allow"):
@@ -109,8 +109,10 @@ def test_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("page", "number"), [("continue", 2), ("curriculum", 3)])
-def test_phases(page: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do the examples of runs that continue with other settings."""
+def test_examples_of_phases(
+    page: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run in order, as one program."""
     monkeypatch.chdir(tmp_path)
     programs = programs_of(f"docs/{page}.md")
     with jax.debug_key_reuse(False):  # as above
@@ -118,8 +120,8 @@ def test_phases(page: str, number: int, tmp_path: Path, monkeypatch: pytest.Monk
     assert len(programs) == number
 
 
-def test_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So do the examples of Python and notebooks."""
+def test_examples_of_python_and_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run without changes."""
     monkeypatch.chdir(tmp_path)
     programs = programs_of("docs/notebooks.md")
     with jax.debug_key_reuse(False):  # as above
@@ -130,8 +132,8 @@ def test_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.quick
-def test_imports() -> None:
-    """Whatever a page imports from rollax is there."""
+def test_imports_in_pages_exist() -> None:
+    """Every name that a page imports from rollax exists."""
     shown = [
         pair
         for page in PAGES
@@ -147,8 +149,8 @@ def test_imports() -> None:
 
 
 @pytest.mark.quick
-def test_names() -> None:
-    """So is whatever a page calls by its whole name, such as `rollax.environments.default_arguments`."""
+def test_qualified_names_in_pages_exist() -> None:
+    """For example, pages use `rollax.environments.default_arguments`."""
     pattern = re.compile(r"(?<![\w/.-])rollax(?:\.[A-Za-z_]\w*)+")
     shown = sorted({name for page in PAGES for name in pattern.findall((ROOT / page).read_text())})
     assert "rollax.environments.default_arguments" in shown
@@ -156,7 +158,7 @@ def test_names() -> None:
 
 
 def is_there(name: str) -> bool:
-    """Whether that is a module, or something in one."""
+    """Return whether the name is a module, or a member of one."""
     module, _, member = name.rpartition(".")
     if name in ALL | {"rollax"}:
         return True
@@ -165,8 +167,8 @@ def is_there(name: str) -> bool:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("page", PAGES)
-def test_links(page: str) -> None:
-    """Every link to a file of the project leads to one."""
+def test_links_in_pages_exist(page: str) -> None:
+    """Every relative link leads to a file of the project."""
     text = (ROOT / page).read_text()
     targets = [
         t.split("#")[0]

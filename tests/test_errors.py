@@ -1,4 +1,4 @@
-"""Errors of users are one line in a notebook."""
+"""Tests of `UsageError` in notebooks, where it is a single line."""
 
 import pytest
 
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.quick
 
 
 def raised(error: UsageError) -> UsageError:
-    """The error with a traceback and a cause."""
+    """Return the error with a traceback and a cause."""
     try:
         try:
             raise KeyError("inside")

@@ -1,4 +1,4 @@
-"""Changes select the tests that they can affect."""
+"""Tests of `import_graph`, which selects the tests that changes can affect."""
 
 import pytest
 
@@ -43,17 +43,17 @@ SUITES = "src/rollax/environments/suites"
         # A helper counts for those that import it, a conftest for its folder.
         ("tests/laws/walk.py", "tests/laws/test_form.py", "tests/test_tree.py"),
         ("tests/support/command.py", "tests/runs/test_stopping.py", "tests/test_tree.py"),
-        # Data counts where it is named, or beside it.
+        # Data counts for tests that name it, and for modules next to it.
         ("src/rollax/presets/ppo.yaml", "tests/laws/test_settings.py", "tests/test_tree.py"),
         ("tests/golden/values.json", "tests/golden/test_golden.py", "tests/test_tree.py"),
         ("docs/runs.md", "tests/test_documents.py", "tests/test_tree.py"),
         ("examples/own_loop.py", "tests/test_documents.py", "tests/test_tree.py"),
         (".github/workflows/nightly.yml", "tests/test_structure.py", "tests/test_tree.py"),
-        # An executed `__init__.py` counts for everything below it.
+        # `__init__.py` counts for every module of the package.
         ("src/rollax/__init__.py", "tests/archives/test_cells.py", None),
     ],
 )
-def test_affected(changed: str, affected: str, unaffected: str | None) -> None:
+def test_affected_and_unaffected_tests(changed: str, affected: str, unaffected: str | None) -> None:
     tests = import_graph.affected_tests([changed])
     assert affected in tests
     assert unaffected is None or unaffected not in tests
@@ -67,12 +67,12 @@ def test_every_algorithm_and_suite_is_followed() -> None:
 @pytest.mark.parametrize(
     "changed", ["tests/conftest.py", "tests/cli/conftest.py", "pyproject.toml"]
 )
-def test_settings_of_all_tests_affect_everything(changed: str) -> None:
+def test_configuration_of_tests_affects_everything(changed: str) -> None:
     assert import_graph.affected_tests(["docs/runs.md", changed]) == list_files()
 
 
-def test_code_affects_the_tests_that_read_it() -> None:
-    """Those name its folder, such as the test of the structure."""
+def test_source_files_affect_the_tests_that_read_them() -> None:
+    """Such tests contain the name of its folder, for example `test_structure.py`."""
     assert "tests/test_structure.py" in import_graph.affected_tests(["src/rollax/tree.py"])
     affected = import_graph.affected_tests(["tests/test_tree.py"])
     assert {"tests/test_tree.py", "tests/test_structure.py"} <= set(affected)
@@ -80,6 +80,6 @@ def test_code_affects_the_tests_that_read_it() -> None:
     assert import_graph.affected_tests([]) == []
 
 
-def test_changed_files_are_known_to_git() -> None:
+def test_changed_files_are_relative_paths() -> None:
     for file in import_graph.changed_files():
         assert not file.startswith(("/", ".cache"))

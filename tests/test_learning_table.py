@@ -1,4 +1,4 @@
-"""The table of what is learnt (benchmarks/learning.yaml): rows that can be trained, and the program that trains them."""
+"""Tests of the table of learning results, benchmarks/learning.yaml, and of its program."""
 
 import json
 import subprocess
@@ -16,8 +16,8 @@ ROWS = yaml.safe_load((ROOT / "benchmarks" / "learning.yaml").read_text())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row['algorithm']}-{row['task']}" for row in ROWS])
-def test_a_row_is_a_preset(row: dict) -> None:
-    """Its task and algorithm exist, and there is a preset for the two, whose steps it takes."""
+def test_every_row_has_a_preset(row: dict) -> None:
+    """The task and the algorithm exist. Without `steps`, their preset has the number of steps."""
     assert row["task"] in rollax.list_environments()
     assert row["algorithm"] in rollax.list_algorithms()
     assert "steps" in row or load_preset(row["algorithm"], row["task"]).total_steps is not None
@@ -40,7 +40,7 @@ def run(folder: Path, table: list[dict], *words: str) -> subprocess.CompletedPro
 
 
 def test_rows_that_hold_miss_and_fail(tmp_path: Path) -> None:
-    """A second call trains nothing again."""
+    """A second call does not train again."""
     common = {
         "algorithm": "ppo",
         "seeds": 2,
@@ -67,7 +67,7 @@ def test_rows_that_hold_miss_and_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.quick
-def test_no_such_row(tmp_path: Path) -> None:
+def test_unknown_rows_and_keys_are_reported(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         [{"task": "probe/one-action", "algorithm": "ppo", "seeds": 1, "bar": 0}],

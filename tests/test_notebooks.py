@@ -1,4 +1,4 @@
-"""The notebooks run as they stand, and are stored with small outputs that show no folder of a machine."""
+"""Tests of the notebooks: they run, and are stored with small outputs without absolute paths."""
 
 import ast
 import base64
@@ -17,12 +17,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-SECONDS = 560  # limit of one notebook, below that of a test; machines that test are busy
+# limit of one notebook, below that of a test, because machines that run tests are busy
+SECONDS = 560
 FOLDERS = re.compile(r"(?<![\w./])/(?:home|root|tmp|work|Users|usr|opt|var|content)/|[A-Z]:\\\\")
 MAX_BYTES = {"png": 100_000, "gif": 300_000}
 MAX_NOTEBOOK_BYTES = 1_000_000
 MAX_CELL_LINES = 20
-EXTRAS = {"recurrent_xland_minigrid": "xland,pandas"}  # of the first cell; default: pandas
+EXTRAS = {"recurrent_xland_minigrid": "xland,pandas"}  # extras of the first cell, by default pandas
 
 
 def read_cells(path: Path, kind: str) -> list[dict[str, Any]]:
@@ -33,7 +34,7 @@ def read_cells(path: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def texts_of(cell: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The type and the content of every output of a cell."""
+    """Yield the type and the content of every output of a cell."""
     for output in cell["outputs"]:
         if "text" in output:
             yield output["name"], "".join(output["text"])
@@ -41,7 +42,7 @@ def texts_of(cell: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def pictures_of(cell: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    """The format and the content of every picture in the outputs of a cell."""
+    """Yield the format and the content of every image in the outputs of a cell."""
     for kind, text in texts_of(cell):
         if kind == "image/png":
             yield "png", base64.b64decode(text)
@@ -50,7 +51,7 @@ def pictures_of(cell: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
 
 
 def shows_value(source: str) -> bool:
-    """Whether a cell ends with an expression that has a value, or a call of print."""
+    """Return whether a cell ends with an expression or a call of print."""
     if re.search(r"^\s*%", source, re.MULTILINE):
         return False
     return isinstance(ast.parse(source).body[-1], ast.Expr)
@@ -60,11 +61,11 @@ def shows_value(source: str) -> bool:
     find_spec("nbclient") is None or find_spec("ipykernel") is None, reason="needs the extra test"
 )
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_it_runs(name: str, tmp_path: Path) -> None:
-    """A copy runs without an error, and the same cells have outputs of the same kinds as in the stored one."""
+def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
+    """A copy runs without an error, and has outputs of the same types as the stored notebook."""
     program = str(ROOT / "tests" / "support" / "execute_notebooks.py")
     command = [sys.executable, program, str(NOTEBOOKS[name]), "--output", str(tmp_path)]
-    # Compiled as for users. Training takes more time than compiling.
+    # Programs are compiled as for users, because training takes more time than compiling.
     environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=SECONDS, env=environment
@@ -79,8 +80,8 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_outputs(name: str) -> None:
-    """Every cell was executed, in order, and none shows an error, a warning or an absolute path."""
+def test_stored_outputs_are_complete(name: str) -> None:
+    """All cells were executed in order, without errors, warnings or absolute paths."""
     cells = read_cells(NOTEBOOKS[name], "code")
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     empty = [
@@ -97,7 +98,7 @@ def test_outputs(name: str) -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_sizes(name: str) -> None:
+def test_stored_outputs_are_small(name: str) -> None:
     cells = read_cells(NOTEBOOKS[name], "code")
     assert NOTEBOOKS[name].stat().st_size < MAX_NOTEBOOK_BYTES
     pictures = [picture for cell in cells for picture in pictures_of(cell)]
@@ -109,8 +110,8 @@ def test_sizes(name: str) -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_first_cell(name: str) -> None:
-    """The first cell installs rollax where it is missing, from the address in pyproject.toml."""
+def test_the_first_cell_installs_rollax(name: str) -> None:
+    """It uses the address in pyproject.toml, and only runs if rollax is missing."""
     source = read_cells(NOTEBOOKS[name], "code")[0]["source"]
     address = re.search(
         r'^repository = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
@@ -124,8 +125,8 @@ def test_first_cell(name: str) -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_links(name: str) -> None:
-    """The documentation links to the notebook, and its own links lead to files."""
+def test_links_of_a_notebook(name: str) -> None:
+    """The documentation links to the notebook, and links of the notebook lead to files."""
     assert f"(../notebooks/{name}.ipynb)" in (ROOT / "docs" / "notebooks.md").read_text()
     text = "\n".join(cell["source"] for cell in read_cells(NOTEBOOKS[name], "markdown"))
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
@@ -133,8 +134,8 @@ def test_links(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_page_of_the_site(name: str) -> None:
-    """The page of a notebook has its cells, pictures and texts."""
+def test_the_site_has_a_page_of_the_notebook(name: str) -> None:
+    """The page has all cells and images."""
     pytest.importorskip("mkdocs")
     hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
     page = hooks["text_of"](f"notebooks/{name}.ipynb")

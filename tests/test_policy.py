@@ -1,4 +1,4 @@
-"""A trained policy in one's own hands: `rollax.load`."""
+"""Tests of `rollax.load` and of the loaded policy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ from support.runs import FRAMES, NETWORK, SMALL, Script, evaluations, options
 
 @pytest.fixture(params=["none", "gru"])
 def policy(train: Callable, request: pytest.FixtureRequest) -> rollax.Policy:
-    """Of a network without memory, and of one with."""
+    """Return policies with and without memory."""
     config = rollax.PPOConfig(
         num_envs=4, num_steps=8, sequence_length=8, num_minibatches=2, num_epochs=1
     )
@@ -36,7 +36,7 @@ def policy(train: Callable, request: pytest.FixtureRequest) -> rollax.Policy:
 
 
 def play(policy: rollax.Policy, seed: int, greedy: bool = True) -> list[tuple[Any, ...]]:
-    """One episode by hand: what was seen, done and got."""
+    """Play one episode step by step, and return observations, actions and rewards."""
     reset_key, key = jax.random.split(jax.random.key(seed))
     state, obs = policy.environment.reset(reset_key)
     carry, steps, ended = policy.initial_carry(), [], False
@@ -50,8 +50,8 @@ def play(policy: rollax.Policy, seed: int, greedy: bool = True) -> list[tuple[An
     return steps
 
 
-def test_an_episode_by_hand(policy: rollax.Policy) -> None:
-    """It has the length it must have, and greedy actions do not depend on the key."""
+def test_an_episode_step_by_step(policy: rollax.Policy) -> None:
+    """It has the expected length, and greedy actions do not depend on the key."""
     first = play(policy, 0)
     assert len(first) == 4
     assert first == play(policy, 0)
@@ -64,7 +64,7 @@ def test_an_episode_by_hand(policy: rollax.Policy) -> None:
 
 @pytest.mark.quick
 def test_act_is_pure(policy: rollax.Policy) -> None:
-    """The same compiled, and for many streams at once."""
+    """Results are equal if it is compiled, and for many streams at once."""
     obs = jnp.linspace(-1, 1, 6)[:, None]
     carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (6, *jnp.shape(x))), policy.initial_carry())
     keys = jax.random.split(jax.random.key(0), 6)
@@ -80,8 +80,8 @@ def test_act_is_pure(policy: rollax.Policy) -> None:
     assert has_memory == (policy.spec.network.core == "gru")
 
 
-def test_memory_is_begun_anew_where_episodes_begin(policy: rollax.Policy) -> None:
-    """Of a single environment, of some of many, and of some agents of each."""
+def test_memory_is_reset_where_episodes_start(policy: rollax.Policy) -> None:
+    """Reset single environments, some of many, and some agents of each."""
     first = policy.initial_carry()
     no, yes = False, True
     for begins in (
@@ -100,7 +100,7 @@ def test_memory_is_begun_anew_where_episodes_begin(policy: rollax.Policy) -> Non
                 )
 
 
-def test_evaluate_repeats_itself(policy: rollax.Policy) -> None:
+def test_evaluate_is_deterministic(policy: rollax.Policy) -> None:
     """The same key gives the same episodes."""
     numbers, episodes = policy.evaluate(8, jax.random.key(1))
     further, _ = policy.evaluate(
@@ -114,8 +114,8 @@ def test_evaluate_repeats_itself(policy: rollax.Policy) -> None:
     assert (episodes.length == 4).all()
 
 
-def test_evaluation_of_a_run_is_that_of_its_policy(train: Callable) -> None:
-    """With the key of the run's evaluations the evaluator gives the episodes that the run recorded."""
+def test_evaluations_of_a_run_equal_those_of_its_policy(train: Callable) -> None:
+    """With the key of the run, the evaluator returns the recorded episodes."""
     result = train(seed=4)
     policy = rollax.load(result.folder)
     steps = max_eval_steps(policy.environment, policy.spec)
@@ -125,8 +125,11 @@ def test_evaluation_of_a_run_is_that_of_its_policy(train: Callable) -> None:
     np.testing.assert_array_equal(episodes.returns, evaluations(result.folder)["returns"][-1])
 
 
-def test_no_two_purposes_share_a_key() -> None:
-    """Of any seeds: training, its evaluations and children, later evaluations and pictures, and what they split into."""
+def test_all_purposes_have_different_keys() -> None:
+    """Keys differ for all seeds, and so do the keys that they are split into.
+
+    They are for training, evaluations, offspring, later evaluations and rendering.
+    """
     seeds = range(20)
     later = [jax.random.key(seed) for seed in seeds]
     found = [
@@ -147,8 +150,8 @@ def test_no_two_purposes_share_a_key() -> None:
 
 
 @pytest.mark.parametrize("keep_best", [0, 1])
-def test_the_best_checkpoint_is_told_by_other_episodes(tmp_path: Path, keep_best: int) -> None:
-    """The last lines of a run name the command for it where there is one; their own number is that of the last policy."""
+def test_the_last_lines_name_the_best_checkpoint(tmp_path: Path, keep_best: int) -> None:
+    """They have a command to evaluate it if the run stores one."""
     spec = make_spec(
         "ppo", "probe/memory", {}, SMALL, NETWORK, options(tmp_path, keep_best=keep_best), {}
     )
@@ -163,8 +166,8 @@ def test_the_best_checkpoint_is_told_by_other_episodes(tmp_path: Path, keep_best
     assert not any("render" in line for line in lines)
 
 
-def test_evaluations_share_no_start_with_the_run(train: Callable) -> None:
-    """`policy.evaluate` with the key of the run's seed plays other episodes than the run's evaluations, also of other seeds."""
+def test_evaluate_plays_other_episodes_than_the_run(train: Callable) -> None:
+    """This holds even if the key has the seed of the run."""
     folder = train(environment="gymnax/CartPole-v1", seed=4, eval_stochastic=True, updates=1).folder
     _, episodes = rollax.load(folder).evaluate(8, jax.random.key(4), greedy=False)
     assert not np.array_equal(
@@ -172,8 +175,8 @@ def test_evaluations_share_no_start_with_the_run(train: Callable) -> None:
     )
 
 
-def test_which_checkpoint(train: Callable) -> None:
-    """Last, best, or that of a step; another is refused with what there is."""
+def test_the_choice_of_a_checkpoint(train: Callable) -> None:
+    """It is the last, the best, or that of a step. An error lists the existing ones."""
     result = train(environment="probe/action-reward", eval_stochastic=True, keep_last=20)
     kept = evaluations(result.folder)
     means = kept["returns"].mean(axis=1)
@@ -189,7 +192,7 @@ def test_which_checkpoint(train: Callable) -> None:
 
 
 class Count(eqx.Module):
-    """Reward 1 for the action 1; three steps; an environment that no one but this test knows."""
+    """Custom environment with three steps, and a reward for action 1."""
 
     bonus: jax.Array
 
@@ -211,7 +214,7 @@ class Count(eqx.Module):
 
 
 class Linear(eqx.Module):
-    """The smallest actor-critic network."""
+    """Smallest possible actor-critic network."""
 
     layer: eqx.nn.Linear
 
@@ -225,8 +228,8 @@ class Linear(eqx.Module):
         )
 
 
-def test_an_environment_and_a_network_of_ones_own(train: Callable) -> None:
-    """Objects given to `train` are what is trained; `load` takes them again."""
+def test_a_custom_environment_and_network(train: Callable) -> None:
+    """Objects are passed to `train`, and again to `load`."""
     from rollax.networks.network import StepwiseNetwork
 
     environment = Count(jnp.asarray(5.0, jnp.float32))
@@ -240,9 +243,8 @@ def test_an_environment_and_a_network_of_ones_own(train: Callable) -> None:
     show = Script()
     result = train(environment=environment, network=network, config=config, show=show)
     assert result.status == "done"
-    assert (
-        evaluations(result.folder)["returns"][-1].tolist() == [15.0] * 8
-    )  # always action 1, thrice 5
+    # Three times 5 for action 1.
+    assert evaluations(result.folder)["returns"][-1].tolist() == [15.0] * 8
     policy = rollax.load(result.folder, environment=environment, network=network)
     assert [step[1:] for step in play(policy, 0)] == [(1, 5.0)] * 3
     assert isinstance(policy.state.train.network, StepwiseNetwork)

@@ -1,4 +1,4 @@
-"""`Policy.predict`: the actions of `Policy.act`, with memory, batch and random numbers that it keeps itself."""
+"""Tests of `Policy.predict`, which manages memory, batches and random keys for `Policy.act`."""
 
 import dataclasses
 import subprocess
@@ -34,7 +34,7 @@ def recurrent(train: Callable[..., Result]) -> rollax.Policy:
 
 
 def fresh(policy: rollax.Policy) -> rollax.Policy:
-    """The same policy, which has predicted nothing."""
+    """Return a copy of the policy that has not predicted yet."""
     return dataclasses.replace(policy)
 
 
@@ -44,10 +44,10 @@ def observations(policy: rollax.Policy, *lead: int) -> np.ndarray:
     )
 
 
-def test_memory_goes_from_call_to_call_and_begins_with_the_episode(
+def test_memory_is_kept_between_calls_and_reset_with_the_episode(
     recurrent: rollax.Policy,
 ) -> None:
-    """As by hand with `act`, for values of the memory too; `begins` forgets, and the first call begins of itself."""
+    """Compare actions and memory with `act`. `begins` resets the memory, as does the first call."""
     carry = recurrent.initial_carry()
     for t, obs in enumerate(observations(recurrent, 6)):
         if t == 4:
@@ -60,8 +60,8 @@ def test_memory_goes_from_call_to_call_and_begins_with_the_episode(
         assert jax.tree.structure(close) is not None
 
 
-def test_a_batch_is_as_many_policies_alone(recurrent: rollax.Policy) -> None:
-    """Each row has its own memory, which ends where `begins` says so for this row."""
+def test_a_batch_equals_separate_policies(recurrent: rollax.Policy) -> None:
+    """Each row has a separate memory, which `begins` resets for this row."""
     seen = observations(recurrent, 5, 3)
     begins = np.asarray(
         [[True] * 3, [False] * 3, [False, True, False], [False] * 3, [True, False, False]]
@@ -80,7 +80,7 @@ def test_a_batch_is_as_many_policies_alone(recurrent: rollax.Policy) -> None:
         )
 
 
-def test_a_memory_is_not_given_to_another_batch(recurrent: rollax.Policy) -> None:
+def test_memory_of_another_batch_size_raises_usage_error(recurrent: rollax.Policy) -> None:
     recurrent.predict(observations(recurrent, 3))
     with pytest.raises(
         UsageError,
@@ -97,7 +97,7 @@ def policy(train: Callable[..., Result]) -> rollax.Policy:
     return rollax.load(train(environment="gymnax/CartPole-v1").folder)
 
 
-def test_what_is_no_observation(policy: rollax.Policy) -> None:
+def test_invalid_observations_raise_usage_error(policy: rollax.Policy) -> None:
     with pytest.raises(UsageError, match=r"shape \[4\], or \[B, 4\] for a batch, got \[3\]"):
         policy.predict(np.zeros(3))
     with pytest.raises(UsageError, match="must have the type float32, got <U4"):
@@ -111,7 +111,7 @@ def test_what_is_no_observation(policy: rollax.Policy) -> None:
 
 
 def test_lists_and_other_floats_are_observations(policy: rollax.Policy) -> None:
-    """Without a memory the size of a batch may change."""
+    """Without a memory, the batch size may change."""
     one = policy.predict([0.0, 0.1, 0.0, -0.1])
     assert one.shape == () and one.dtype == np.int32
     assert (
@@ -121,8 +121,8 @@ def test_lists_and_other_floats_are_observations(policy: rollax.Policy) -> None:
 
 
 @pytest.mark.quick
-def test_zeros_and_ones_of_any_type_are_truths() -> None:
-    """As other libraries give MinAtar's boards."""
+def test_zeros_and_ones_of_any_type_are_booleans() -> None:
+    """Other libraries return boards of MinAtar as numbers."""
     space = Box(0.0, 1.0, (3,), "bool")
     for given in ([0.0, 1.0, 1.0], [0, 1, 1], [False, True, True]):
         value, batch = validate_observation(space, (), given)
@@ -132,14 +132,14 @@ def test_zeros_and_ones_of_any_type_are_truths() -> None:
 
 
 @pytest.mark.parametrize("symbol", [4, -1, np.asarray([0, 9])])
-def test_a_number_that_a_discrete_space_lacks(symbol: Any) -> None:
+def test_a_number_outside_of_a_discrete_space_raises_usage_error(symbol: Any) -> None:
     assert validate_observation(Discrete(4), (), 3)[1] is None
     with pytest.raises(UsageError, match=r"the observation .* must be between 0 and 3"):
         validate_observation(Discrete(4), (), symbol)
 
 
-def test_sampled_actions_differ_and_repeat(policy: rollax.Policy) -> None:
-    """From call to call, and of a policy that is loaded anew they are the same."""
+def test_sampled_actions_differ_between_calls_and_are_deterministic(policy: rollax.Policy) -> None:
+    """A policy that is loaded again samples the same actions."""
 
     def sampled() -> list[list[int]]:
         same = fresh(policy)
@@ -151,7 +151,7 @@ def test_sampled_actions_differ_and_repeat(policy: rollax.Policy) -> None:
 
 
 def test_agents_and_parts_of_observations(train: Callable[..., Result]) -> None:
-    """Actions lead with the axis of agents; who an agent is, and what only critics observe, need not be said."""
+    """Actions have an axis of agents. Agent ids and critic-only parts may be omitted."""
     network = {"hidden": (8,), "agent_id": True}
     policy = rollax.load(train(environment="hunting/2-players", network=network).folder)
     obs = policy.environment.reset(jax.random.key(0))[1]
@@ -169,8 +169,10 @@ def test_agents_and_parts_of_observations(train: Callable[..., Result]) -> None:
 @pytest.mark.parametrize(
     ("trained", "played"), [("gymnax/CartPole-v1", "CartPole-v1"), ("gymnasium/Blackjack-v1",) * 2]
 )
-def test_in_plain_gymnasium(train: Callable[..., Result], trained: str, played: str) -> None:
-    """The example plays five episodes of a simulator that knows nothing of JAX, Blackjack's observations being tuples."""
+def test_the_example_of_plain_gymnasium(
+    train: Callable[..., Result], trained: str, played: str
+) -> None:
+    """The example plays five episodes without JAX. Observations of Blackjack are tuples."""
     folder = train(environment=trained).folder
     words = [
         sys.executable,
@@ -184,17 +186,20 @@ def test_in_plain_gymnasium(train: Callable[..., Result], trained: str, played: 
     assert len(returns) == 5 and all(-1 <= value <= 500 for value in returns)
 
 
-def test_a_run_in_simulators_is_not_loaded_in_what_is_compiled(
+def test_loading_in_another_kind_of_environment_raises_usage_error(
     train: Callable[..., Result],
 ) -> None:
-    """Their states have other parts; the policy itself can play there."""
+    """The state has a different structure. `predict` can play in the other environment."""
     folder = train(environment="gymnax/CartPole-v1").folder
     with pytest.raises(UsageError, match="use policy.predict in the other environment"):
         rollax.load(folder, environment=rollax.make("gymnasium/CartPole-v1"))
 
 
 class Odd(gymnasium.Env):
-    """Spaces of gymnasium that are others to a policy: a tuple, a picture, integers that do not begin at 0, legal actions."""
+    """Environment with spaces that rollax converts.
+
+    They are a tuple, an image, integers that do not start at 0, and an action mask.
+    """
 
     observation_space = spaces.Tuple(
         (spaces.Discrete(3, start=5), spaces.Box(0, 255, (2, 30, 40), np.uint8))
@@ -212,9 +217,11 @@ class Odd(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, True, {"action_mask": self.legal}
 
 
-def test_spaces_of_gymnasium_that_are_others_to_a_policy(train: Callable[..., Result]) -> None:
-    """Observations and actions are gymnasium's own, of one environment or as many as a vector environment has, and what is none
-    of them is told by gymnasium's names."""
+def test_gymnasium_spaces_that_rollax_converts(train: Callable[..., Result]) -> None:
+    """Observations and actions are those of Gymnasium, for single and vector environments.
+
+    Errors of invalid observations have the names of Gymnasium.
+    """
     environment = rollax.from_gymnasium(Odd)
     policy = rollax.load(train(environment=environment).folder, environment=environment)
     one = Odd()

@@ -1,4 +1,4 @@
-"""The quick set stays within its budget, and has a part of everything."""
+"""Tests of the quick set: its budget, and its coverage of packages and tests."""
 
 import ast
 from pathlib import Path
@@ -15,16 +15,17 @@ KNOWN = quick_set.read_seconds()
 QUICK = quick_set.quick_files(KNOWN)
 
 
-def test_it_stays_within_its_budget() -> None:
-    """Reduce the tests marked quick if this fails."""
+def test_the_quick_set_stays_within_its_budget() -> None:
+    """If this fails, reduce the tests marked quick."""
     cost = quick_set.costs(QUICK, KNOWN, quick=True)
     assert sum(cost.values()) <= quick_set.BUDGET
 
 
 def test_every_package_is_imported_by_a_quick_test() -> None:
-    """Imports of the test itself and of its helpers count, but not what these modules import.
+    """Imports of the test and its helpers count, but not those of the imported modules.
 
-    The test of the contract makes an environment of every suite: it also counts for what the modules of suites import.
+    The contract test makes an environment of every suite, so imports of suite modules count for it
+    too.
     """
     source = quick_set.ROOT / "src"
     modules = [path for path in source.rglob("*.py") if path.name != "__init__.py"]
@@ -36,8 +37,8 @@ def test_every_package_is_imported_by_a_quick_test() -> None:
     assert packages - {str(Path(file).parent) for file in imported | suites} == set()
 
 
-def test_every_law_has_a_quick_row() -> None:
-    """A law is a test function. Its parameters may have marks as well."""
+def test_every_file_of_laws_has_a_quick_test() -> None:
+    """Parameters of a test may have marks."""
     laws = [file for file in quick_set.list_files() if file.startswith("tests/laws/")]
     assert [file for file in laws if file not in QUICK] == []
 
@@ -52,7 +53,7 @@ def test_chosen_parameters_are_marked() -> None:
         mark_quick(["a"], "b")
 
 
-def test_the_cheapest_files_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cheapest_files_are_included_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     files = ["tests/a.py", "tests/b.py", "tests/c.py", "tests/new.py"]
     monkeypatch.setattr(quick_set, "list_files", lambda: files)
     monkeypatch.setattr(quick_set, "has_quick_tests", lambda file: file != "tests/a.py")
@@ -76,7 +77,7 @@ def test_the_cheapest_files_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_seconds_of_the_quick_set_are_those_of_marked_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole files keep the time of all their tests. Files that no longer exist are left out."""
+    """Complete files keep the time of all their tests. Files that no longer exist are left out."""
     monkeypatch.setattr(quick_set, "SECONDS", tmp_path / "seconds.json")
     tree, run = "tests/test_tree.py", "tests/test_run.py"
     known: quick_set.Seconds = {
@@ -89,7 +90,7 @@ def test_seconds_of_the_quick_set_are_those_of_marked_tests(
     assert quick_set.read_seconds()["all"] == {run: 800.0, tree: 2.0}
 
 
-def test_what_the_text_of_a_file_marks_is_marked() -> None:
+def test_quick_marks_in_the_text_of_a_file_exist() -> None:
     """`has_quick_tests` reads the text of a file, so that the runner does not import it."""
     for file in QUICK:
         if quick_set.has_quick_tests(file):

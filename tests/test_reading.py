@@ -1,4 +1,4 @@
-"""docs/architecture.md lists the files that one reads for an update, with their lines."""
+"""Tests of docs/architecture.md, which lists the files of an update with their lines."""
 
 import re
 import sys
@@ -12,12 +12,12 @@ from laws.table import BY_NAME
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rollax"
-# Settings as data, and spaces: what a reader takes for granted.
+# Files that readers are assumed to know.
 GRANTED = ("config.py", "coercion.py", "spaces.py")
 
 
 def listed() -> list[dict[str, int]]:
-    """The tables of the page, in order."""
+    """Return the tables of the page in order."""
     page = (ROOT / "docs" / "architecture.md").read_text()
     tables = re.findall(r"\| (\d+) files \| ([\d,]+) lines \|\n\|---\|---\|\n((?:\| `.*\n)+)", page)
     found = []
@@ -29,7 +29,10 @@ def listed() -> list[dict[str, int]]:
 
 
 def run_by_tracing(name: str) -> set[str]:
-    """The files of rollax with functions that tracing one update runs, and that of the contract."""
+    """Return the files of rollax whose functions run while an update is traced.
+
+    The file of the `Algorithm` interface is included.
+    """
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     state = jax.eval_shape(lambda key: algorithm.init(key, row.config), jax.random.key(0))
@@ -56,7 +59,7 @@ def run_by_tracing(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("table", "name"), [(0, "ppo"), (1, "td3")])
-def test_what_one_reads_for_an_update(table: int, name: str) -> None:
+def test_the_listed_files_are_those_of_an_update(table: int, name: str) -> None:
     files = listed()[table]
     assert set(files) == run_by_tracing(name)
     assert files == {file: len((SOURCE / file).read_text().splitlines()) for file in files}

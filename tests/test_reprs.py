@@ -1,4 +1,4 @@
-"""What objects say of themselves in an interpreter: a line or a few, however large they are."""
+"""Tests of `repr` and notebook tables, which are short for objects of any size."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ OPTIONS: dict[str, Any] = {"eval_episodes": 8, "eval_count": 1, "tensorboard": F
 
 
 def check(value: Any, *parts: str) -> None:
-    """The text is short, also in a list, and has these parts."""
+    """Check that the text is short, also in a list, and has these parts."""
     assert len(repr(value)) < LONGEST and len(repr([value])) < LONGEST, repr(value)
     assert [part for part in parts if part not in repr(value)] == [], repr(value)
     assert "0x" not in repr(value)
@@ -47,7 +47,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> rollax.Policy:
     return rollax.load(run.folder)
 
 
-def test_a_run(population: rollax.Result) -> None:
+def test_repr_of_a_run(population: rollax.Result) -> None:
     check(population, "Result(", "status='done'", "steps=32", "run", "return_mean=", "members=8")
     check(
         rollax.load(population.folder, member=2),
@@ -62,7 +62,7 @@ def test_a_run(population: rollax.Result) -> None:
     check(rollax.read(population.folder), "settings: 8 rows")
 
 
-def test_an_archive(archive: rollax.Policy) -> None:
+def test_repr_of_an_archive(archive: rollax.Policy) -> None:
     check(archive, "Policy(", "'map_elites'", "'task/arm'")
     found = selection.get_elites(archive)
     check(found, "Elites(", "places")
@@ -70,12 +70,12 @@ def test_an_archive(archive: rollax.Policy) -> None:
     check(rollax.compare_archives(archive, archive), "Comparison(cells=")
 
 
-def test_a_search() -> None:
+def test_repr_of_a_search() -> None:
     search = rollax.AskTell("map_elites", 300, [0, 0], [1, 1])
     check(search, "AskTell(", "'map_elites'", "dimensions=300", "iterations=0")
 
 
-def test_a_study(tmp_path: Path) -> None:
+def test_repr_of_a_study(tmp_path: Path) -> None:
     row = TrialResult(
         0, "COMPLETE", {"config.gamma": 0.9}, 1.5, [1.5], 64, "batches/0000/run", 0, None
     )
@@ -92,23 +92,23 @@ def test_a_study(tmp_path: Path) -> None:
         "hunting/2-players",
     ],
 )
-def test_an_environment(id: str) -> None:
+def test_repr_of_an_environment(id: str) -> None:
     check(rollax.make(id))
 
 
-def test_tables_are_counted() -> None:
+def test_repr_of_tables() -> None:
     tables = Tables(*(np.zeros((3, 2)),) * 3)
     check(tables, "settings: 3 rows", "evaluations: 3 rows")
 
 
 def check_html(value: Any, *parts: str) -> None:
-    """A table of a few lines with these parts."""
+    """Check that the table has a few lines with these parts."""
     table = value._repr_html_()
     assert table.startswith("<table>") and table.count("<tr>") < 12 and len(table) < 3000
     assert [part for part in parts if part not in table] == [], table
 
 
-def test_tables_of_notebooks(population: rollax.Result, archive: rollax.Policy) -> None:
+def test_html_tables_of_results(population: rollax.Result, archive: rollax.Policy) -> None:
     check_html(population, "Result", "done", "members", str(population.folder))
     check_html(rollax.load(population.folder, member=2), "Policy", "probe/memory", "2 of 8")
     functions, _ = selection.get_archive(archive)
@@ -116,7 +116,7 @@ def test_tables_of_notebooks(population: rollax.Result, archive: rollax.Policy) 
     check_html(functions, "Archive", "size")
 
 
-def test_tables_of_environments() -> None:
+def test_html_tables_of_environments() -> None:
     for id in ("gymnax/CartPole-v1", "gymnasium/CartPole-v1", "memory/CartPole-v1"):
         check_html(rollax.make(id), id, "Discrete(2)", "time_limit")
     missing = [
@@ -128,7 +128,7 @@ def test_tables_of_environments() -> None:
     assert missing == []
 
 
-def test_markup_of_others_is_escaped(tmp_path: Path) -> None:
+def test_html_tables_escape_markup(tmp_path: Path) -> None:
     named = tmp_path / "<b>bold"
     for value in (
         rollax.Result(named, "done", 0, 1, {}, 1.0, 1.0),

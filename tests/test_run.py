@@ -1,4 +1,4 @@
-"""The runner of the tests counts what fails, crashes, hangs or is left behind, and keeps groups and programs in bounds."""
+"""Tests of the test runner: failures, crashes, timeouts, survivors, groups, and programs."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ def group(
     ],
     indirect=["group"],
 )
-def test_every_end_is_counted(group: run.Group, passed: int, failed: int, text: str) -> None:
+def test_every_outcome_is_counted(group: run.Group, passed: int, failed: int, text: str) -> None:
     assert (group.counts["passed"], group.counts["failed"]) == (passed, failed)
     assert text in group.text
     assert "test_" in group.text.splitlines()[-1] and not run.running
@@ -84,8 +84,8 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the processes of a session")
 @pytest.mark.parametrize("more", ["", ", start_new_session=True"])
-def test_a_process_left_behind_is_a_failure_and_ends(tmp_path: Path, more: str) -> None:
-    """A process holds a lock as long as it lives. The message names the test that started it."""
+def test_a_surviving_process_is_a_failure_and_is_killed(tmp_path: Path, more: str) -> None:
+    """The process holds a lock while it lives. The message names the test that started it."""
     import fcntl
 
     file, lock = tmp_path / "test_start.py", tmp_path / "lock"
@@ -141,7 +141,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.skipif(os.name != "posix", reason="only POSIX has SIGHUP")
 def test_ignored_signals_are_not_inherited(tmp_path: Path) -> None:
-    """Under nohup, SIGHUP is ignored, and so it is in all children unless they reset it."""
+    """nohup ignores SIGHUP, and child processes inherit this unless they reset it."""
     file = Path(__file__).parent / "runtime" / "test_shell.py"
     check = "import signal, sys; sys.exit(signal.getsignal(signal.SIGHUP) != signal.SIG_DFL)"
     plugin = tmp_path / "plugin.py"
@@ -163,7 +163,7 @@ def test_ignored_signals_are_not_inherited(tmp_path: Path) -> None:
 
 
 @pytest.mark.quick
-def test_words_are_paths_modes_or_options() -> None:
+def test_words_are_parsed_as_paths_modes_or_options() -> None:
     words = ["tests/test_tree.py::test_x", "tests/test_run.py", "-m", "slow", "-k", "tests", "-x"]
     assert run.select(words, KNOWN) == (words[:2], words[2:])
     every = quick_set.list_files()
@@ -200,7 +200,7 @@ def test_groups_have_every_file_once_and_similar_costs(
         assert sum(any(f"/{folder}/" in file for file in group) for group in few) == 1
 
 
-def test_an_expensive_file_has_a_group_of_its_own_folder() -> None:
+def test_an_expensive_file_has_its_own_group() -> None:
     cost = {"tests/laws/test_a.py": 400.0, "tests/laws/test_b.py": 1.0}
     assert run.make_groups(cost)[0] == ["tests/laws/test_a.py"]
 
@@ -227,7 +227,7 @@ def test_files_without_seconds_are_named(
     assert "seconds.json lacks tests/test_tree.py." in capsys.readouterr().out
 
 
-def test_programs_used_last_are_kept(tmp_path: Path) -> None:
+def test_recently_used_programs_are_not_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     run.trim_programs(folder, 10)
     for n in range(4):

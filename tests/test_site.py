@@ -1,4 +1,4 @@
-"""The documentation as a site: its navigation, and that it builds without a warning."""
+"""Tests of the documentation site: its navigation, and a build without warnings."""
 
 import fnmatch
 import pkgutil
@@ -15,12 +15,12 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-MADE = "repository/"  # what docs/hooks.py makes of files outside of docs/
+MADE = "repository/"  # pages that docs/hooks.py makes of files outside of docs/
 PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md"))
 
 
 def entries(part: Any) -> Iterator[str]:
-    """The pages and patterns of a navigation."""
+    """Yield the pages and patterns of a navigation."""
     if isinstance(part, str):
         yield part
     elif isinstance(part, dict) and "glob" in part:
@@ -34,8 +34,8 @@ def listed() -> list[str]:
     return list(entries(yaml.safe_load((DOCS / ".nav.yml").read_text())["nav"]))
 
 
-def test_navigation_exists() -> None:
-    """What the navigation names is there, patterns match something, and README.md is the first page."""
+def test_entries_of_the_navigation_exist() -> None:
+    """Pages exist, patterns match a page, and README.md is the first page."""
     names = listed()
     assert (
         names[0] == "index.md"
@@ -54,8 +54,8 @@ def test_navigation_exists() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_navigation_is_whole(page: str) -> None:
-    """Every page is in the navigation: by its name, or by the pattern of its folder."""
+def test_every_page_is_in_the_navigation(page: str) -> None:
+    """It is listed by its name, or by a pattern of its folder."""
     matching = [
         name
         for name in listed()
@@ -67,8 +67,8 @@ def test_navigation_is_whole(page: str) -> None:
 @pytest.mark.parametrize(
     "page", sorted(p.relative_to(ROOT).as_posix() for p in (DOCS / "reference").glob("*.md"))
 )
-def test_reference(page: str) -> None:
-    """What the reference shows is a module or a public name of one, which its docstring explains."""
+def test_names_in_the_reference_have_docstrings(page: str) -> None:
+    """Each name is a module or a public name of one."""
     shown = [
         line.split()[1] for line in (ROOT / page).read_text().splitlines() if line.startswith(":::")
     ]
@@ -81,8 +81,8 @@ def test_reference(page: str) -> None:
     reason="needs the extra docs",
 )
 def test_site_builds(tmp_path: Path) -> None:
-    """Links, anchors, names of the reference: any that does not hold is an error. Files outside of docs/ are pages as well."""
-    # Not --quiet, with which warnings are not counted.
+    """Invalid links, anchors and reference names are errors. Linked files are pages."""
+    # With --quiet, warnings would not be counted.
     command = [
         sys.executable,
         "-m",
@@ -98,14 +98,14 @@ def test_site_builds(tmp_path: Path) -> None:
     assert (
         tmp_path / "site" / "repository" / "src" / "rollax" / "algorithms" / "ppo.py" / "index.html"
     ).exists()
-    # Fonts, scripts and styles come with the site: a page loads nothing from elsewhere.
+    # Fonts, scripts and styles are part of the site, so pages load nothing from the network.
     page = (tmp_path / "site" / "runs" / "index.html").read_text()
     assert 'src="http' not in page and 'rel="stylesheet" href="http' not in page
 
 
 @pytest.mark.skipif(find_spec("latex2mathml") is None, reason="needs the extra docs")
-def test_math() -> None:
-    """Formulas of the pages become MathML without LaTeX commands that were not understood."""
+def test_math_is_converted_to_mathml() -> None:
+    """No LaTeX commands remain."""
     pytest.importorskip("mkdocs")
     hooks = runpy.run_path(str(DOCS / "hooks.py"))
     formula = '<span class="arithmatex">\\(a &lt; \\frac{1}{2} \\epsilon\\)</span>'

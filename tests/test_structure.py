@@ -1,7 +1,7 @@
-"""The rules of CONTRIBUTING.md: lengths, nesting, the order of an algorithm's file, and the arrows between packages.
+"""Rules of CONTRIBUTING.md: lengths, nesting, order in algorithm files, and import directions.
 
-What breaks a rule today stands in EXCEPTIONS with the number it may have. Something new fails, and so does an exception that is
-no longer needed: lower its number or take it out.
+Current violations are in EXCEPTIONS with their number. New violations fail, and so do exceptions
+that are no longer needed: lower their number or remove them.
 """
 
 import ast
@@ -21,7 +21,7 @@ FILES = {
     for path in sorted(SOURCE.rglob("*.py"))
 }
 FOLDERS = ("tests", "benchmarks", "examples")
-OTHERS = [  # without the virtual environments that benchmarks make
+OTHERS = [  # without virtual environments of benchmarks
     str(path.relative_to(ROOT))
     for folder in FOLDERS
     for path in (ROOT / folder).rglob("*.py")
@@ -49,10 +49,11 @@ EXCEPTIONS: dict[str, dict[str, int]] = {
     "folder": {},
 }
 
-# Modules of several folders: the parts of a suite, and registries of algorithms and environments.
+# Module names that several folders have: parts of suites, and registries.
 SHARED_NAMES = {"adapter", "catalogue", "drawing", "objects", "registry"}
 
-# No arrow points upwards: cli -> host -> algorithms -> acting -> networks -> environments -> tree.
+# Imports never lead upwards: cli -> host -> algorithms -> acting -> networks -> environments ->
+# tree.
 ROOMS = (
     (
         "coercion",
@@ -79,13 +80,13 @@ ROOMS = (
     ("__init__", "__main__"),
 )
 LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
-ARROWS: set[tuple[str, str]] = set()  # exceptions: (file, room)
+ARROWS: set[tuple[str, str]] = set()  # exceptions as (file, room)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def check(rule: str, found: dict[str, int], limit: int) -> None:
-    """Fails where a number is above the limit and its exception, and where an exception is not needed any more."""
+    """Check that no number exceeds its limit or exception, and that all exceptions are needed."""
     allowed = EXCEPTIONS[rule]
     new = {name: number for name, number in found.items() if number > allowed.get(name, limit)}
     assert not new, f"above {limit}: {new}"
@@ -96,7 +97,7 @@ def check(rule: str, found: dict[str, int], limit: int) -> None:
 
 
 def functions(node: ast.AST, path: str) -> Iterator[tuple[str, Function]]:
-    """Every function of a file, with those inside classes and functions, by its full name."""
+    """Yield every function of a file by its qualified name, including nested ones."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Function | ast.ClassDef):
             name = f"{path}::{child.name}" if "::" not in path else f"{path}.{child.name}"
@@ -108,7 +109,10 @@ def functions(node: ast.AST, path: str) -> Iterator[tuple[str, Function]]:
 
 
 def code_lines(node: ast.AST, source: list[str]) -> int:
-    """Return the number of lines of code of a file, or of the body of a function, without docstrings, comments and blanks."""
+    """Return the number of lines of code of a file, or of the body of a function.
+
+    Docstrings, comments and blank lines are not counted.
+    """
     skipped: set[int] = set()
     for inner in ast.walk(node):
         is_documented = isinstance(inner, Function | ast.ClassDef | ast.Module)
@@ -122,7 +126,7 @@ def code_lines(node: ast.AST, source: list[str]) -> int:
 
 
 def depth(node: ast.AST) -> int:
-    """How deep blocks stand inside one another; `elif` is no deeper than its `if`."""
+    """Return the maximum depth of nested blocks. `elif` has the depth of its `if`."""
     deepest = 0
     for child in ast.iter_child_nodes(node):
         is_block = isinstance(
@@ -134,7 +138,7 @@ def depth(node: ast.AST) -> int:
     return deepest
 
 
-def test_lengths_of_files() -> None:
+def test_length_of_files() -> None:
     trees = FILES | {name: ast.parse((ROOT / name).read_text()) for name in OTHERS}
     lengths = {
         name: code_lines(tree, (ROOT / name).read_text().splitlines())
@@ -145,7 +149,7 @@ def test_lengths_of_files() -> None:
     assert {name: lengths[name] for name in algorithms if lengths[name] > ALGORITHM_LINES} == {}
 
 
-def test_lengths_of_functions() -> None:
+def test_length_of_functions() -> None:
     found = {
         name: code_lines(function, (ROOT / path).read_text().splitlines())
         for path, tree in FILES.items()
@@ -154,7 +158,7 @@ def test_lengths_of_functions() -> None:
     check("function", found, FUNCTION_LINES)
 
 
-def test_nesting() -> None:
+def test_nesting_of_functions() -> None:
     found = {
         name: depth(function)
         for path, tree in FILES.items()
@@ -163,12 +167,16 @@ def test_nesting() -> None:
     check("nesting", found, NESTING)
 
 
-# In this order: config, state, loss, init, step, act. What a file lacks is elsewhere; what has another name stands anywhere.
+# Order of the parts: config, state, loss, init, step, act. Parts may be missing, and other names
+# may be anywhere.
 PARTS = (r"\w*Config", r"\w*(State|Agent)", r"\w*loss", "init", "step|update", "act")
 
 
 def parts(tree: ast.Module) -> list[int]:
-    """Which parts of an algorithm a file defines, from top to bottom, also inside its constructor."""
+    """Return the parts of an algorithm that a file defines in order.
+
+    Functions inside of its constructor are included.
+    """
     definitions = [node for node in tree.body if isinstance(node, Function | ast.ClassDef)]
     inner = [
         node
@@ -186,7 +194,7 @@ def parts(tree: ast.Module) -> list[int]:
 
 
 def algorithm_files() -> dict[str, ast.Module]:
-    """Those with a constructor that has the file's name."""
+    """Return the algorithm files, which have a constructor with the name of the file."""
     folder = "src/rollax/algorithms/"
     named = {
         path: Path(path).stem
@@ -200,7 +208,7 @@ def algorithm_files() -> dict[str, ast.Module]:
     }
 
 
-def test_the_order_of_an_algorithm() -> None:
+def test_parts_of_an_algorithm_are_in_order() -> None:
     found = {path: parts(tree) for path, tree in algorithm_files().items()}
     assert {"ppo", "dqn", "sac"} <= {Path(path).stem for path in found}
     late = {
@@ -211,7 +219,7 @@ def test_the_order_of_an_algorithm() -> None:
 
 
 @pytest.mark.parametrize("path", list(algorithm_files()))
-def test_an_algorithm_begins_with_its_paper(path: str) -> None:
+def test_the_docstring_of_an_algorithm_names_its_paper(path: str) -> None:
     docstring = ast.get_docstring(algorithm_files()[path]) or ""
     assert re.search(r"\b(19|20)\d\d\b", docstring), (
         "the docstring of the file names the paper, with its year"
@@ -219,7 +227,10 @@ def test_an_algorithm_begins_with_its_paper(path: str) -> None:
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """The rooms of rollax that a file imports from, wherever the import stands."""
+    """Return the top-level packages of rollax that a file imports.
+
+    Imports in functions are included.
+    """
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -229,8 +240,8 @@ def imported(tree: ast.Module) -> set[str]:
     return {name.split(".")[1] for name in names if name.startswith("rollax.")} & set(LEVEL)
 
 
-def test_arrows() -> None:
-    """No room imports from one above it."""
+def test_no_package_imports_from_a_higher_level() -> None:
+    """The levels are those of ROOMS."""
     rooms = {
         path: Path(path).relative_to("src/rollax").parts[0].removesuffix(".py") for path in FILES
     }
@@ -245,7 +256,7 @@ def test_arrows() -> None:
 
 
 def imported_modules(tree: ast.Module) -> set[str]:
-    """Return the full names that a file imports, wherever the import stands."""
+    """Return the full names that a file imports, including imports in functions."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -256,12 +267,12 @@ def imported_modules(tree: ast.Module) -> set[str]:
 
 
 def suite_folders() -> list[Path]:
-    """Return the folder of each suite, of another package or of rollax."""
+    """Return the folders of all suites, native and of other packages."""
     return sorted(path.parent for path in SOURCE.glob("environments/*/*/catalogue.py"))
 
 
-def test_suites_are_reached_through_the_table() -> None:
-    """Their names are imported by themselves, by `rollax.from_...` and by the check of gymnasium."""
+def test_suites_are_imported_through_the_table() -> None:
+    """The exceptions are `rollax.from_...` and the check of Gymnasium environments."""
     suites = [".".join(path.relative_to(SOURCE.parent).parts) + "." for path in suite_folders()]
     assert "rollax.environments.suites.brax." in suites
     found = {
@@ -273,8 +284,8 @@ def test_suites_are_reached_through_the_table() -> None:
     assert found == {"src/rollax/__init__.py", "src/rollax/checks/gymnasium_check.py"}
 
 
-def test_catalogues_import_nothing_else() -> None:
-    """So a list of all environments imports no suite."""
+def test_catalogues_import_no_other_modules() -> None:
+    """A list of all environments therefore imports no suite."""
     catalogues = [path for path in FILES if path.endswith("/catalogue.py")]
     assert len(catalogues) > 10
     wrong = {
@@ -286,7 +297,7 @@ def test_catalogues_import_nothing_else() -> None:
     assert wrong == set()
 
 
-def test_folders_are_small() -> None:
+def test_number_of_modules_per_folder() -> None:
     counts: dict[str, int] = {}
     for path in FILES:
         if not path.endswith("/__init__.py"):
@@ -295,14 +306,14 @@ def test_folders_are_small() -> None:
     check("folder", counts, FOLDER_MODULES)
 
 
-def test_module_names_are_used_once() -> None:
-    """Except where they mean the same."""
+def test_module_names_are_unique() -> None:
+    """The exceptions have the same meaning in each package."""
     stems = [Path(path).stem for path in FILES if not path.endswith("/__init__.py")]
     assert {stem for stem in stems if stems.count(stem) > 1} == SHARED_NAMES
 
 
-def test_no_relative_imports() -> None:
-    """By which the test of arrows would be passed."""
+def test_there_are_no_relative_imports() -> None:
+    """The check of import levels would miss them."""
     imports = [
         (path, node)
         for path, tree in FILES.items()
@@ -312,8 +323,8 @@ def test_no_relative_imports() -> None:
     assert [path for path, node in imports if node.level] == []
 
 
-def test_slow_tests_run_at_night() -> None:
-    """Every file with slow tests, or its folder, is named by the nightly job."""
+def test_slow_tests_are_in_the_nightly_job() -> None:
+    """The job lists every file with slow tests, or its folder."""
     job = (ROOT / ".github" / "workflows" / "nightly.yml").read_text()
     tests = [name for name in OTHERS if "/test_" in name and name != "tests/test_structure.py"]
     slow = [name for name in tests if re.search(r"mark\.slow|\bfirst\(", (ROOT / name).read_text())]
@@ -328,8 +339,8 @@ def test_slow_tests_run_at_night() -> None:
 
 
 @pytest.mark.quick
-def test_the_first_row_of_a_law_is_quick() -> None:
-    """The rows that are not named are slow."""
+def test_the_first_row_is_quick() -> None:
+    """Rows that are not named are slow."""
     marks = {
         row.values[0]: [mark.name for mark in row.marks]
         for row in first("ppo", "dqn", "map_elites")
@@ -337,8 +348,8 @@ def test_the_first_row_of_a_law_is_quick() -> None:
     assert (marks["ppo"], marks["dqn"], marks["ppo-gru"]) == (["quick"], [], ["slow"])
 
 
-def test_the_lowest_versions_are_those_promised() -> None:
-    """What the nightly job installs is what pyproject.toml asks for at least."""
+def test_the_lowest_tested_versions_are_those_of_pyproject() -> None:
+    """The nightly job installs the lowest versions that pyproject.toml allows."""
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     promised = {
         name.lower(): version
@@ -351,15 +362,16 @@ def test_the_lowest_versions_are_those_promised() -> None:
     assert same == {name: version.removesuffix(".0") for name, version in promised.items()}
 
 
-# Annotated parameters with `Any`, by package. A pytree of a user has a name of `rollax.types`.
+# Number of parameters annotated with `Any` by package. Pytrees of users have types of
+# `rollax.types`.
 ANY_PARAMETERS = {
     "checks": 11,
 }
-ANY_SHARE = 0.05  # limit of the whole package, checked once every package is below it
+ANY_SHARE = 0.05  # limit for all packages without an entry
 
 
 def has_any(annotation: ast.AST) -> bool:
-    """Return whether `Any` stands anywhere in an annotation."""
+    """Return whether `Any` occurs in an annotation."""
     return any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(annotation))
 
 
@@ -371,8 +383,8 @@ def annotations(function: Function) -> list[ast.expr]:
     return [name.annotation for name in parameters if name.annotation is not None]
 
 
-def test_parameters_have_their_types() -> None:
-    """A package has no more parameters with `Any` than before, and most packages have almost none."""
+def test_parameters_have_specific_types() -> None:
+    """Each package has at most its number of parameters with `Any`, or the general share."""
     numbers: dict[str, list[bool]] = {}
     for path, tree in FILES.items():
         package = Path(path).relative_to("src/rollax").parts[0].removesuffix(".py")

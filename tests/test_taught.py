@@ -1,4 +1,4 @@
-"""What README, tutorials and the pages on things of one's own teach works: their programs run, their commands are accepted."""
+"""Tests of programs and commands in README.md, tutorials and the pages of docs/own."""
 
 import re
 import shlex
@@ -27,28 +27,29 @@ def programs_of(page: str) -> list[str]:
 
 
 def commands_of(page: str) -> list[list[str]]:
-    """The words of each `rollax ...` that a block of commands of a page shows."""
+    """Return the words of each `rollax ...` command in the code blocks of a page."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines() if line.startswith("rollax ")]
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
 @pytest.mark.parametrize("page", [page for page in TAUGHT if programs_of(page)])
-def test_taught(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The programs of README and tutorials run as they stand, each by itself."""
+def test_programs_in_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each program runs alone, without changes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_registered_entries", {})
     monkeypatch.setattr(environment_registry, "_registered_factories", {})
+    # Readers' code may use rank promotion.
     with (
         jax.debug_key_reuse(False),
         jax.numpy_rank_promotion("allow"),
-    ):  # a reader's own arithmetic is not held to our rules
+    ):
         for program in programs_of(page):
             exec(program, {"__name__": "__main__"})
 
 
 class Accepted(BaseException):
-    """What a command would do is all checked: the next thing is the folder of its run."""
+    """Raised in place of creating the run folder, after all arguments were checked."""
 
 
 SHOWN = [
@@ -66,20 +67,25 @@ SWEPT = [
 
 
 @pytest.mark.parametrize("words", SHOWN, ids=" ".join)
-def test_shown_commands(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every `rollax train` of README and tutorials is accepted: names, options, sizes."""
+def test_train_commands_in_pages_are_valid(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check includes names, options and sizes."""
 
     def create(spec: object, environment: object) -> None:
         raise Accepted
 
     monkeypatch.setattr(creation, "create_run_folder", create)
-    with pytest.raises(Accepted), jax.numpy_rank_promotion("allow"):  # of suites
+    # some suites need rank promotion
+    with pytest.raises(Accepted), jax.numpy_rank_promotion("allow"):
         main(words)
 
 
 @pytest.mark.parametrize("page", ["docs/environments.md", "docs/suites.md"])
-def test_shown_environments(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options of every `rollax train` of the pages of environments are known; environments of other packages are not made."""
+def test_train_commands_in_pages_of_environments_are_valid(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options are checked, but environments of other packages are not made."""
 
     def train(*args: object, **options: object) -> None:
         raise Accepted
@@ -93,8 +99,10 @@ def test_shown_environments(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", SWEPT, ids=" ".join)
-def test_shown_studies(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every `rollax sweep` that names its settings is accepted: a study is made of it."""
+def test_sweep_commands_in_pages_are_valid(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every `rollax sweep` with settings makes a study."""
 
     def launch(*args: object) -> None:
         raise Accepted
@@ -106,8 +114,8 @@ def test_shown_studies(words: list[str], tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.quick
-def test_names_of_commands() -> None:
-    """What else README and tutorials call is a command; there are some of each kind."""
+def test_commands_in_pages_exist() -> None:
+    """The pages use all of these commands."""
     words = [words[0] for page in TAUGHT for words in commands_of(page)]
     assert {
         "train",

@@ -1,4 +1,4 @@
-"""Settings as data, and helpers for pytrees."""
+"""Tests of settings classes and pytree helpers."""
 
 from typing import Any, Literal
 
@@ -48,14 +48,14 @@ def test_static_settings_are_structure_and_others_leaves() -> None:
         ({"kind": "aa"}, r"kind \('aa'\) must be one of a, b: did you mean a\?"),
     ],
 )
-def test_settings_out_of_range(change: dict[str, Any], message: str) -> None:
+def test_settings_out_of_range_raise_usage_error(change: dict[str, Any], message: str) -> None:
     validate_settings(Settings())
     with pytest.raises(UsageError, match=message):
         validate_settings(Settings(**change))
 
 
-def test_leaves_have_definite_types() -> None:
-    """So that a Python number, an integer and an array from `jit` compile one program."""
+def test_leaves_have_strong_types() -> None:
+    """Python numbers, integers and arrays therefore use the same compiled program."""
     for value in (0.5, jnp.asarray(0.5), np.float32(0.5)):
         leaf = tree.to_arrays(Settings(rate=value)).rate
         assert (leaf.dtype, leaf.weak_type) == (jnp.float32, False)
@@ -81,8 +81,8 @@ def test_where_selects_whole_trees() -> None:
     )
 
 
-def test_over_steps_is_two_vmaps() -> None:
-    """Every step of every stream gets its own result, in its own place."""
+def test_vmap_over_steps_equals_two_vmaps() -> None:
+    """Every step of every stream has its own result."""
     data = {"a": jnp.arange(24.0).reshape(3, 4, 2), "b": jnp.arange(12.0).reshape(3, 4)}
 
     def function(d):
@@ -92,8 +92,8 @@ def test_over_steps_is_two_vmaps() -> None:
     jax.tree.map(np.testing.assert_array_equal, tree.vmap_over_steps(function)(data), expected)
 
 
-def test_a_condition_is_one_for_all_members() -> None:
-    """Of one run it is its own; of members, also of members of members, whether it holds for any: a loop goes on for all."""
+def test_any_member_under_nested_vmap() -> None:
+    """Without `vmap` it returns the condition, with nested `vmap` whether any member meets it."""
     conditions = jnp.array([[False, True], [False, False]])
     assert tree.any_member(conditions).tolist() == conditions.tolist()
     assert jax.vmap(tree.any_member, out_axes=None)(conditions[0]).tolist() is True
@@ -104,8 +104,11 @@ def test_a_condition_is_one_for_all_members() -> None:
     assert jax.vmap(tree.any_member, out_axes=None)(conditions[1]).tolist() is False
 
 
-def test_when_changes_what_it_holds_for() -> None:
-    """Members as each alone; a change that is not due for any does not run, where `cond` would make selections."""
+def test_cond_any_member_changes_only_selected_members() -> None:
+    """Members change as if they were alone, and the change does not run if no member needs it.
+
+    `jax.lax.cond` would become a selection under `vmap`.
+    """
     before = {"x": jnp.arange(3.0), "n": jnp.zeros((3, 2), jnp.int32)}
 
     def change(one):
@@ -123,7 +126,7 @@ def test_when_changes_what_it_holds_for() -> None:
     assert "case" in jax.jit(jax.vmap(run)).lower(jnp.array(due), before).as_text()
 
 
-def test_finite() -> None:
+def test_all_finite_of_trees() -> None:
     assert bool(tree.all_finite({"x": jnp.ones(3), "n": jnp.arange(3)}))
     assert not bool(tree.all_finite({"x": jnp.array([1.0, jnp.nan]), "n": jnp.arange(3)}))
     assert not bool(tree.all_finite([jnp.array(-jnp.inf)]))

@@ -1,4 +1,4 @@
-"""Types of the whole package, checked at every call while each algorithm is traced."""
+"""Checks of types in the whole package at every call, while each algorithm is traced."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# The import hook must precede the first import of rollax, so the rows are traced in a new process.
+# The import hook must precede the first import of rollax, so rows are traced in a new process.
 TRACE_ROWS = """
 import jax
 import support.type_checks

@@ -1,4 +1,4 @@
-"""Where words stand on pictures, recorded while these are drawn: also on those that are pasted into others."""
+"""Positions of text on images, recorded while it is drawn, pasted and resized."""
 
 from contextlib import contextmanager
 from unittest import mock
@@ -7,13 +7,13 @@ from PIL import Image, ImageDraw
 
 
 def boxes_on(image):
-    """(left, top, right, bottom, words) of all that was written on an image."""
+    """Return (left, top, right, bottom, text) of everything written on an image."""
     return image.__dict__.setdefault("text_boxes", [])
 
 
 @contextmanager
 def recorded():
-    """Within it, `boxes_on` knows what is written."""
+    """Record the positions of text for `boxes_on`."""
     text, paste, resize = ImageDraw.ImageDraw.text, Image.Image.paste, Image.Image.resize
 
     def recording_text(pen, xy, words, fill=None, font=None, anchor=None, **more):
@@ -47,7 +47,7 @@ def recorded():
 
 
 def check_words(picture):
-    """All words are within the picture, and none lie over others."""
+    """Check that all text is inside of the image, and does not overlap."""
     boxes = boxes_on(picture)
     assert boxes
     for left, top, right, bottom, words in boxes:

@@ -19,5 +19,6 @@ for step in range(30):
     values = search.tell(fitness=fitness, descriptor=descriptor)
     if step % 10 == 9:
         print(
-            f"step {step + 1}: {values['coverage']:.0%} of the cells, best {values['fitness_best']:.4f}"
+            f"step {step + 1}: {values['coverage']:.0%} of the cells, best "
+            f"{values['fitness_best']:.4f}"
         )

@@ -93,7 +93,10 @@ def page(day: str, steps: str) -> str:
     made = f"Python {platform.python_version()}, {os.cpu_count()} cores, {datetime.date.today()}"
     lines = [f"# {title.rstrip('.')}", ""]
     lines += [
-        f"[{day}.sh](../../examples/days/{day}.sh) with STEPS={steps}, as it was recorded ({made}).",
+        (
+            f"[{day}.sh](../../examples/days/{day}.sh) with STEPS={steps}, as it was recorded "
+            f"({made})."
+        ),
         "",
     ]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Actions of several parts, discrete and continuous: distribution, masks, learning and conversion."""
+"""Tests of actions with discrete and continuous parts: distribution, masks and learning."""
 
 import json
 from pathlib import Path

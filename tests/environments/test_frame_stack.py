@@ -1,4 +1,4 @@
-"""Stacked frames at the start, in the middle and at the end of episodes, for every kind of space."""
+"""Tests of stacked frames at the start, in the middle and at the end of episodes."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Quality-diversity algorithms with small settings: the rows that laws on archives run over."""
+"""Quality-diversity algorithms with small settings, over which the tests of archives run."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from rollax.algorithms.registry import ALGORITHMS
 
 NAMES = [name for name, entry in ALGORITHMS.items() if entry.unit == "evaluations"]
 LEARNERS = ("pga_me", "dcrl_me")
-PLAYED = (*LEARNERS, "aurora")  # they need policies to play
+PLAYED = (*LEARNERS, "aurora")  # learn from the transitions of policies
 CLOSED = [name for name in NAMES if name not in PLAYED]
 SMALL = {"batch_size": 12, "num_iterations": 2, "grid": (5, 5)}
-# With noise that reaches its bound, and descriptors near enough to one another for rewards to count.
+# Noise that reaches its bound, and descriptors close enough to each other to affect rewards.
 LEARNS = {
     "critic_updates": 4,
     "policy_updates": 2,
@@ -21,7 +21,7 @@ LEARNS = {
 }
 SMALLEST: dict[str, dict[str, Any]] = {
     **dict.fromkeys(LEARNERS, LEARNS),
-    "map_elites": {"iso_sigma": 2.0},  # so that there is a second elite for lines to lead to
+    "map_elites": {"iso_sigma": 2.0},  # adds a second elite as an endpoint of line variation
     "dns": {"population_size": 20},
     "mome": {"front_size": 4},
     "aurora": {
@@ -50,12 +50,12 @@ SMALLEST: dict[str, dict[str, Any]] = {
 
 
 def environment(name: str) -> Any:
-    """Return the environment of an algorithm's row."""
+    """Return the environment in which the tests run an algorithm."""
     if name in PLAYED:
         return make("control/point-maze", time_limit=10)
     return make("task/rastrigin-multi" if name == "mome" else "task/sphere", dimensions=6)
 
 
 def config(name: str, **settings: Any) -> Any:
-    """Return the settings of an algorithm's row, of which `settings` differ."""
+    """Return the small settings of an algorithm with the given changes."""
     return ALGORITHMS[name].config(**(SMALL | SMALLEST.get(name, {}) | settings))

@@ -1,4 +1,6 @@
-"""Run by test_devices in a process of its own: rows on one, two and four devices, what the compiled step sends between them.
+"""Comparison of a run on one, two and four devices, started by test_devices in a separate process.
+
+It also lists the collectives of the compiled step:
 
 XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m laws.devices ppo ppo-gru
 """
@@ -32,8 +34,12 @@ COUNTS = 2, 4
 
 
 def counted(state: Any, metrics: Any) -> Any:
-    """What must be equal: all but the stock of starts, which each device draws when it needs one (it changes no start), and
-    what sums lack by rounding, which is no larger than that."""
+    """Return the state and metrics without the parts that may differ between numbers of devices.
+
+    These are the pooled resets, which each device draws when it needs one (episodes start in the
+    same states), and the compensation of rounding errors in sums, which is at most as large as the
+    rounding.
+    """
     starts = state.actor.reset_pool._replace(pooled_reset=None, pooled_episode=None)
     state = state._replace(actor=state.actor._replace(reset_pool=starts))
 
@@ -47,7 +53,11 @@ def counted(state: Any, metrics: Any) -> Any:
 
 
 def compare(name: str) -> dict[int, dict[str, Any]]:
-    """By number of devices: the largest difference to one, the kinds of collectives, over how many the environments lie."""
+    """Compare runs on several devices with a run on one device.
+
+    Returns:
+        The result of `spread` by number of devices.
+    """
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     state = jax.jit(lambda key: algorithm.init(key, row.config))(jax.random.key(0))
@@ -59,7 +69,14 @@ def compare(name: str) -> dict[int, dict[str, Any]]:
 
 
 def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]:
-    """The same updates from `state` on `count` devices, beside what came of them `alone`."""
+    """Compare updates from `state` on `count` devices with the result on one device.
+
+    Args:
+        algorithm: Algorithm of the run.
+        state: State before the updates.
+        alone: State and metrics after the updates on one device, as `counted` returns them.
+        count: Number of devices.
+    """
     over = make_mesh(count, "environments")
     shardings = make_run_shardings(state, algorithm.placement(state), over)
     state = jax.device_put(fresh(state), shardings)
@@ -84,7 +101,7 @@ def spread(algorithm: Any, state: Any, alone: Any, count: int) -> dict[str, Any]
 
 
 def replays(state: Any) -> list[ReplayState]:
-    """The rings that are in a state."""
+    """Return all replay buffers in a state."""
 
     def is_ring(part):
         return isinstance(part, ReplayState)
@@ -93,12 +110,12 @@ def replays(state: Any) -> list[ReplayState]:
 
 
 def first_share(rows: Any) -> int:
-    """Of how many rows the first device has a part of arrays `[N, ...]`."""
+    """Return the number of rows of arrays `[N, ...]` on the first device."""
     return jax.tree.leaves(rows)[0].addressable_shards[0].data.shape[0]
 
 
 def gathered(text: str) -> list[int]:
-    """How many numbers each all-gather of a compiled program brings together."""
+    """Return the number of elements that each all-gather of a compiled program produces."""
     found = re.findall(r"= (\S+\[[\d,]*\]|\(.*\))\S* all-gather", text)
     sizes = [re.findall(r"\[([\d,]*)\]", shapes) for shapes in found]
     return [math.prod(int(n) for n in size.split(",") if n) for each in sizes for size in each]

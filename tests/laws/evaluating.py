@@ -1,4 +1,6 @@
-"""Run by test_devices in a process of its own: quality-diversity on one device and several, single runs and populations.
+"""Comparison of archives on one device and on several, which test_devices starts as a process.
+
+It compares single runs and populations:
 
 XLA_FLAGS=--xla_force_host_platform_device_count=4 python -m laws.evaluating map_elites 4
 """
@@ -22,7 +24,7 @@ from rollax.populations import population
 from rollax.training.compile.segments import segment
 
 UPDATES = 2
-SHARE = 7  # solutions that each device scores: acting, they are the only ones that take one observation at a time
+SHARE = 7  # solutions that each device scores, whose policies act on single observations
 GRID = 4, 8
 SMALL: dict[str, dict[str, Any]] = {
     "map_elites": {},
@@ -38,7 +40,10 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def difference(one: Any, other: Any) -> float:
-    """The largest, of numbers that are finite in both; infinite where they are not finite in the same places."""
+    """Return the largest relative difference of two trees.
+
+    The result is infinite if their finite numbers are not in the same places.
+    """
     largest = 0.0
     for a, b in zip(jax.tree.leaves(plain(one)), jax.tree.leaves(plain(other)), strict=True):
         a, b = np.asarray(a, float), np.asarray(b, float)
@@ -50,7 +55,10 @@ def difference(one: Any, other: Any) -> float:
 
 
 def compare(name: str, devices: int) -> dict[str, Any]:
-    """How far a single run, and a population of as many as `devices`, are over these from themselves on one."""
+    """Compare runs on several devices with runs on one device.
+
+    The runs are a single run and a population with as many members as `devices`.
+    """
     environment = make("control/point-maze", time_limit=10)
     kind = ALGORITHMS[name]
     algorithm = kind.make(

@@ -1,4 +1,4 @@
-"""Training on probes, and what is asked of the result."""
+"""Training on probes, and values and returns of the result."""
 
 import dataclasses
 from functools import cache
@@ -24,7 +24,7 @@ def trained(
     arguments: tuple[tuple[str, Any], ...] = (),
     **settings: Any,
 ) -> Any:
-    """The row's state after some updates in a probe, all rates falling to zero at the end."""
+    """Return the row's state after a number of updates in a probe. Schedules end at zero."""
     row = BY_NAME[name]
     algorithm = row.make(environments.make(f"probe/{probe}", **dict(arguments)))
     falling = {
@@ -43,7 +43,7 @@ def trained(
 
 
 def values(row: Row, state: Any, episode: list[Any]) -> list[float]:
-    """The critic's values of the observations of one episode, in order."""
+    """Return the critic's values of the observations of one episode, in order."""
     step, found = jax.jit(row.value), []
     carry = row.carry(state)
     for obs in episode:
@@ -53,14 +53,15 @@ def values(row: Row, state: Any, episode: list[Any]) -> list[float]:
 
 
 def mean_return(row: Row, state: Any, probe: str, greedy: bool = True) -> float:
-    """The mean return of an agent's episode when the row's `act` plays; every episode counts whole."""
+    """Return the mean return of an agent over complete episodes of the row's policy."""
     environment = environments.make(f"probe/{probe}")
     algorithm = row.make(environment)
 
     def play(state: Any, key: jax.Array) -> jax.Array:
         begin_key, play_key = jax.random.split(key)
         actor = init_actor(environment, begin_key, PLAY_ENVS, algorithm.initial_carry(state))
-        # Probes have episodes of one length that divides PLAY_STEPS, so all of them are whole.
+        # All episodes of a probe have the same length, which divides PLAY_STEPS, so all are
+        # complete.
         _, experience, episodes = unroll(
             environment, make_policy(algorithm, state, greedy), actor, play_key, PLAY_STEPS
         )

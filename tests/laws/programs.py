@@ -1,4 +1,4 @@
-"""The programs of each row of the table, compiled once for all laws, and what laws compare with."""
+"""Programs of each row of the table, compiled once for all tests, and comparisons of results."""
 
 import contextlib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from laws.table import BY_NAME
 from rollax.training.compile.segments import segment
 
 CAPACITY = 8  # updates of the longest segment
-# A row compiled as a run is, so that laws meet such a program as well. At night all are (nightly.yml).
+# Rows that are compiled with all optimizations, as a run is. The nightly tests do so for all rows.
 OPTIMIZED = ("sac",)
 
 
@@ -27,7 +27,7 @@ class Programs(NamedTuple):
 
 @cache
 def programs(name: str) -> Programs:
-    """The row's programs in the environment of its laws; compiled at the first call."""
+    """Return the row's programs in its environment. They are compiled at the first call."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     init = jax.jit(lambda key: algorithm.init(key, row.config))
@@ -48,7 +48,10 @@ def programs(name: str) -> Programs:
 
 
 def fresh(tree: Any) -> Any:
-    """The same values with new key objects: a law may run a state twice, which the check against reuse of keys forbids."""
+    """Return the same values with new key objects.
+
+    A test may run a state twice, which JAX's check against key reuse would forbid.
+    """
 
     def renew(leaf: Any) -> Any:
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -59,7 +62,7 @@ def fresh(tree: Any) -> Any:
 
 @cache
 def begun(name: str) -> Any:
-    """A state of the row after three updates, in the middle of episodes."""
+    """Return the row's state after three updates, in the middle of episodes."""
     state = programs(name).init(jax.random.key(3))
     for _ in range(3):
         state, _ = programs(name).step(state)
@@ -67,7 +70,7 @@ def begun(name: str) -> Any:
 
 
 def plain(tree: Any) -> Any:
-    """Every leaf as a numpy array; keys as their numbers."""
+    """Convert every leaf to a NumPy array. Keys become their data."""
 
     def convert(leaf: Any) -> np.ndarray:
         is_key = jnp.issubdtype(jnp.asarray(leaf).dtype, jax.dtypes.prng_key)
@@ -77,12 +80,15 @@ def plain(tree: Any) -> Any:
 
 
 def assert_equal(left: Any, right: Any) -> None:
-    """The same structure, and the same bits."""
+    """Assert that both trees have the same structure and the same bits."""
     jax.tree.map(np.testing.assert_array_equal, plain(left), plain(right))
 
 
 def assert_close(left: Any, right: Any, tolerance: float = 1e-5) -> None:
-    """The same structure, and numbers within `tolerance`, absolute and relative; whole numbers and keys equal."""
+    """Assert that both trees have the same structure, and numbers within `tolerance`.
+
+    The tolerance is absolute and relative. Integers and keys have to be equal.
+    """
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance),
         plain(left),
@@ -91,13 +97,16 @@ def assert_close(left: Any, right: Any, tolerance: float = 1e-5) -> None:
 
 
 def differs(left: Any, right: Any) -> bool:
-    """Whether any leaf differs in any bit."""
+    """Return whether any leaf differs in any bit."""
     pairs = zip(jax.tree.leaves(plain(left)), jax.tree.leaves(plain(right)), strict=True)
     return any(not np.array_equal(a, b) for a, b in pairs)
 
 
 def network_of(state: Any) -> Any:
-    """The network of a state, or of the states of all members; by group where there are several."""
+    """Return the network of a state, or of the states of all members.
+
+    The result is a dictionary if there are several parameter groups.
+    """
     learner = state.train if "train" in state._fields else state.agent
     return (
         {name: one.network for name, one in learner.items()}
@@ -107,7 +116,7 @@ def network_of(state: Any) -> Any:
 
 
 def gradient_steps(state: Any) -> dict[str, int]:
-    """How many gradient steps each optimizer of the state has taken, by Adam's own count."""
+    """Return the number of gradient steps of each optimizer in the state, as counted by Adam."""
 
     def is_adam(node: Any) -> bool:
         return isinstance(node, optax.ScaleByAdamState)

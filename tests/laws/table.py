@@ -1,4 +1,4 @@
-"""The table of algorithms: a new algorithm is one more row, and passes every law of this folder."""
+"""Table of algorithms with small settings. Each row runs through all tests of this folder."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -41,9 +41,10 @@ Family = Literal["on-policy", "replay", "archive"]
 
 
 class Row(NamedTuple):
-    """An algorithm with small settings, and what laws need to know of it.
+    """Algorithm with small settings, and its properties that the tests depend on.
 
-    A law runs over the rows that have what it speaks of: a family, probes, a memory. It never asks for a name.
+    A test runs over the rows that have a property, such as a family, probes or a memory. It does
+    not select rows by name.
     """
 
     name: str
@@ -51,24 +52,20 @@ class Row(NamedTuple):
     family: Family
     make: Callable[[Environment], Algorithm]
     config: Any
-    environment: Environment  # of the program laws
-    probes: tuple[str, ...] = ()  # that apply to it
-    telling: tuple[
-        str, ...
-    ] = ()  # those of them that say something about this row; the others are slow tests
-    value: Callable[[Any, Any, Any], tuple[Any, jax.Array]] | None = (
-        None  # (state, carry, obs) -> (carry, value in units of reward), if it estimates values
-    )
+    environment: Environment  # for the tests of compiled programs
+    probes: tuple[str, ...] = ()  # probes that the row should learn
+    telling: tuple[str, ...] = ()  # Probes that are tested by default. The others are slow tests.
+    # (state, carry, obs) -> (carry, value in units of reward), None without a value estimate.
+    value: Callable[[Any, Any, Any], tuple[Any, jax.Array]] | None = None
     memory: bool = False
-    rounding: float = 1e-5  # how far from 0 the logarithm of an importance ratio may be before the first gradient step
-    smallest: tuple[tuple[str, Any], ...] = SMALLEST  # settings of the smallest update there is
+    rounding: float = 1e-5  # Largest absolute log importance ratio before the first gradient step.
+    smallest: tuple[tuple[str, Any], ...] = SMALLEST  # settings of the smallest possible update
     carry: Callable[[Any], Any] = lambda state: state.train.network.initial_carry()
-    spreads: bool = (
-        True  # whether its environments may lie on several devices without more traffic than sums
-    )
-    varied: str = "learning_rate"  # a setting that differs between members of a population
-    forgets: bool = False  # whether its archive may lose a behavior that it had
-    comparable: int = 2  # updates after which two programs that round differently are still close
+    # Whether several devices exchange only sums when environments are distributed over them.
+    spreads: bool = True
+    varied: str = "learning_rate"  # setting that differs between members of a population
+    forgets: bool = False  # whether its archive may lose an occupied cell
+    comparable: int = 2  # updates after which programs that round differently are still close
 
 
 def ppo_row(
@@ -79,7 +76,7 @@ def ppo_row(
     rounding: float = 1e-5,
     **settings: Any,
 ) -> Row:
-    """A row of PPO: `network` and `settings` differ from those that all rows share."""
+    """Return a row of PPO. `network` and `settings` replace the settings that all rows share."""
     shape = dataclasses.replace(
         NetworkConfig(hidden=(16,), activation="relu", core_size=8), **(network or {})
     )
@@ -110,7 +107,7 @@ def ppo_row(
 
 
 def impala_row(name: str, telling: tuple[str, ...], network: Any = None, **settings: Any) -> Row:
-    """A row of IMPALA, in the terms of `ppo_row`."""
+    """Return a row of IMPALA. The arguments are those of `ppo_row`."""
     shape = dataclasses.replace(
         NetworkConfig(hidden=(16,), activation="relu", core_size=8), **(network or {})
     )
@@ -140,7 +137,7 @@ def impala_row(name: str, telling: tuple[str, ...], network: Any = None, **setti
 
 
 def ppo_value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-    """What the critic expects, with the scales of observations and rewards undone."""
+    """Return the critic's value with the normalization of observations and rewards undone."""
     train = state.train
     carry, output = train_state.add_normalization(train.network, train.observations, train.values)(
         carry, obs
@@ -149,14 +146,17 @@ def ppo_value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
 
 
 def reward_scale(train: train_state.TrainState) -> jax.Array | float:
-    """What scaled rewards were divided by."""
+    """Return the divisor of scaled rewards."""
     return 1.0 if train.returns is None else jnp.sqrt(train.returns.variance + 1e-8)
 
 
 def ppo_rnd_row(
     name: str, telling: tuple[str, ...], environment: Environment | None = None, **settings: Any
 ) -> Row:
-    """A row of PPO with random network distillation, in the terms of `ppo_row`."""
+    """Return a row of PPO with random network distillation.
+
+    The arguments are those of `ppo_row`.
+    """
     row, sizes = (
         ppo_row(name, telling, environment, **settings),
         {"novelty_hidden": 8, "novelty_outputs": 4},
@@ -177,7 +177,7 @@ VALUED = tuple(probe for probe in DISCRETE if probe != "multi-discrete")
 
 
 def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings: Any) -> Row:
-    """A row of DQN, in the terms of `ppo_row`."""
+    """Return a row of DQN. The arguments are those of `ppo_row`."""
     kinds = ALGORITHMS["dqn"]
     shape = QNetworkConfig(hidden=(16,), **(network or {}))
     sizes = {
@@ -221,7 +221,7 @@ def pqn_row(
     network: Any = None,
     **settings: Any,
 ) -> Row:
-    """A row of PQN, in the terms of `ppo_row`."""
+    """Return a row of PQN. The arguments are those of `ppo_row`."""
     kinds = ALGORITHMS["pqn"]
     shape = RecurrentQNetworkConfig(hidden=(16,), **({"core_size": 8} | (network or {})))
     sizes = {
@@ -259,7 +259,7 @@ def pqn_row(
 
 
 def actor_critics_row(name: str, telling: tuple[str, ...], **settings: Any) -> Row:
-    """A row of an algorithm that learns continuous actions from replay."""
+    """Return a row of an off-policy algorithm for continuous actions."""
     kinds = ALGORITHMS[name]
     shape = ActorCriticsConfig(hidden=(16,))
     sizes = {
@@ -300,7 +300,7 @@ def actor_critics_row(name: str, telling: tuple[str, ...], **settings: Any) -> R
 
 
 def archive_row(name: str, varied: str, forgets: bool = False) -> Row:
-    """A row of a quality-diversity algorithm: the settings of `laws.archives`."""
+    """Return a row of a quality-diversity algorithm with the settings of `laws.archives`."""
     kinds = ALGORITHMS[name]
     shape = kinds.network_config(hidden=(8,))
 
@@ -318,14 +318,14 @@ def archive_row(name: str, varied: str, forgets: bool = False) -> Row:
         carry=lambda state: (),
         varied=varied,
         forgets=forgets,
-        comparable=1,  # later, rounding decides which solution wins a cell
+        comparable=1,  # later, rounding affects which solution wins a cell
     )
 
 
 SMALL_REPLAY = (("num_envs", 2), ("num_steps", 2), ("capacity", 8), ("batch_size", 2))
 REPLAY = {"capacity": 500, "batch_size": 32, "replay_ratio": 0.25, "warmup": 40.0, "tau": 0.05}
 
-# Two memories, whose sequences are solved in parallel, added up, before heads of two layers.
+# Two memories, whose outputs are summed, followed by heads with two layers.
 MINGRU = {
     "core": "mingru",
     "core_layers": 2,
@@ -346,7 +346,8 @@ ROWS = (
     ppo_row("ppo-mingru", ("memory",), network=MINGRU, sequence_length=4),
     ppo_row("ppo-blocks", (), network=BLOCKS, sequence_length=4),
     ppo_row("ppo-gtrxl", (), network=TRANSFORMER, sequence_length=4),
-    # Half precision rounds a step alone in another way than a sequence in parallel; measured are 3e-3 and less.
+    # In half precision, one step alone is rounded differently than a sequence in parallel. The
+    # measured difference is 3e-3 or less.
     ppo_row(
         "ppo-bfloat16",
         (),
@@ -437,23 +438,23 @@ NAMES = [row.name for row in ROWS]
 BY_NAME = {row.name: row for row in ROWS}
 
 
-# One row of each algorithm, those with the most parts.
+# One row of each algorithm, the one with the most components.
 EACH = ("ppo-gru", "impala-gru", "pqn", "dqn-rainbow", "td3", "sac")
-# One archive of each kind of emitter and of each kind of archive.
+# Archives with different kinds of emitters and archives.
 ARCHIVES = ("map_elites", "cma_mae", "pga_me", "me_es", "mome")
 
 
 def names(*families: Family) -> list[str]:
-    """The names of the rows of these families."""
+    """Return the names of the rows of these families."""
     return [row.name for row in ROWS if row.family in families]
 
 
-# What acts in environments that lie in its state, and learns a network.
+# Rows that learn a network and act in environments that are part of their state.
 LEARNERS = names("on-policy", "replay")
 
 
 def first(*names: str, among: list[str] = NAMES) -> list[Any]:
-    """Return all rows as parameters of a law that takes seconds of compilation per row.
+    """Return all rows as parameters of a test that takes seconds of compilation per row.
 
     Args:
         *names: Rows that run by default, at least one of every family in `among`. The first one is
@@ -470,5 +471,5 @@ def first(*names: str, among: list[str] = NAMES) -> list[Any]:
 
 
 def without_row(registered: Iterable[str]) -> set[str]:
-    """The algorithms that no law sees."""
+    """Return the algorithms that have no row."""
     return set(registered) - {row.algorithm for row in ROWS}

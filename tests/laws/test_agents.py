@@ -1,4 +1,4 @@
-"""What holds where there are several agents: who learns from whom, and what agents that have left do not do."""
+"""Tests of several agents: parameter sharing, and masks of agents that are done."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ TEAMS = {
 
 
 @pytest.mark.quick
-def test_who_shares_with_whom() -> None:
+def test_agents_are_grouped_by_sharing() -> None:
     assert [group.agents for group in TEAMS["all"].groups] == [(0, 1, 2, 3)] and TEAMS[
         "all"
     ].is_fully_shared
@@ -44,7 +44,7 @@ def test_who_shares_with_whom() -> None:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("sharing", TEAMS)
-def test_streams_come_back_in_their_order(sharing: str) -> None:
+def test_splitting_and_joining_groups_keeps_the_order(sharing: str) -> None:
     team, values = (
         TEAMS[sharing],
         {"a": jnp.arange(3 * 8 * 2).reshape(3, 8, 2), "b": jnp.arange(24).reshape(3, 8)},
@@ -53,13 +53,13 @@ def test_streams_come_back_in_their_order(sharing: str) -> None:
     assert_equal(parameter_sharing.join_groups(team, parts, 1), values)
     if sharing == "type":  # streams of two environments: agents 0 and 3 of each
         assert parts["walker"]["b"][0].tolist() == [0, 3, 4, 7]
-    if sharing == "none":  # the runner 2 in two environments
+    if sharing == "none":  # runner 2 in two environments
         assert parts["runner"]["b"][1, 0].tolist() == [2, 6]
 
 
 @pytest.mark.parametrize("sharing", TEAMS)
-def test_every_agent_acts_by_its_own_parameters(sharing: str) -> None:
-    """`each` hands an agent's values to the parameters of its group, or its own."""
+def test_agents_use_the_parameters_of_their_group(sharing: str) -> None:
+    """`map_groups` passes values of an agent to the parameters of its group, or to its own."""
     team = TEAMS[sharing]
     made = parameter_sharing.init_groups(
         team, lambda key: jax.random.uniform(key), jax.random.key(0)
@@ -79,8 +79,11 @@ def test_every_agent_acts_by_its_own_parameters(sharing: str) -> None:
 
 
 @pytest.mark.parametrize("name", mark_quick(["ppo-gru", "impala"], "impala"))
-def test_one_agent_is_no_agents(name: str) -> None:
-    """Training with an axis of one agent is training without it, whoever shares with whom: the same program, to rounding."""
+def test_one_agent_equals_no_agent_axis(name: str) -> None:
+    """Training with an axis of one agent equals training without it, within rounding.
+
+    This holds for any parameter sharing.
+    """
     row = BY_NAME[name]
     states = []
     for environment, sharing in (
@@ -100,7 +103,10 @@ def test_one_agent_is_no_agents(name: str) -> None:
 
 
 def unrolled(environment: Any, state: Any) -> tuple[Any, Any, Any]:
-    """What a rollout leaves (memory after it, discounted returns before it), what was experienced, sums over its episodes."""
+    """Return the end of a rollout, the rollout, and the sums over its episodes.
+
+    The end has the memory after the rollout and the discounted returns before it.
+    """
     team = parameter_sharing.make_agent_groups(environment, state.config.sharing)
 
     def run(train: Any, actor: Any, key: jax.Array) -> Any:
@@ -118,7 +124,7 @@ def unrolled(environment: Any, state: Any) -> tuple[Any, Any, Any]:
 
 
 def taught(state: Any, last: Any, rollout: Any, **settings: Any) -> Any:
-    """What `learn` makes of a rollout for one set of parameters: the train state after it."""
+    """Return the train state after `learn` with one set of parameters."""
     config = dataclasses.replace(state.config, **settings)
     run = jax.jit(
         lambda rollout, last, key: (
@@ -129,7 +135,7 @@ def taught(state: Any, last: Any, rollout: Any, **settings: Any) -> Any:
 
 
 def test_the_order_of_agents_does_not_matter() -> None:
-    """One gradient step over everything: agents in another order give the same parameters, within rounding."""
+    """After one gradient step over all samples, the parameters are equal within rounding."""
     state = begun("ppo-agents")
     last, rollout, _ = unrolled(BY_NAME["ppo-agents"].environment, state)
     order = np.random.default_rng(0).permutation(rollout.reward.shape[1])
@@ -141,8 +147,8 @@ def test_the_order_of_agents_does_not_matter() -> None:
     assert differs(state.train.network, one.network)
 
 
-def test_the_order_of_agents_apart_does_not_matter() -> None:
-    """Agents that share with none, in another order with their parameters: each learns the same, within rounding."""
+def test_the_order_of_agents_without_sharing_does_not_matter() -> None:
+    """Agents and their parameters are permuted. Each agent learns the same within rounding."""
     row, state = BY_NAME["ppo-apart"], begun("ppo-apart")
     last, rollout, _ = unrolled(row.environment, state)
     team = parameter_sharing.make_agent_groups(row.environment, "none")
@@ -166,7 +172,7 @@ def test_the_order_of_agents_apart_does_not_matter() -> None:
         return networks, parameter_sharing.join_groups(team, result.discounted_return)
 
     def turned(parts: Any) -> Any:
-        """The same with the parameters of that kind in the other order."""
+        """Return the tree with the parameters of the runners in reverse order."""
         return parts | {runners.name: jax.tree.map(lambda x: x[::-1], parts[runners.name])}
 
     one, sums = taught_apart(state.train, rollout, last)
@@ -185,7 +191,10 @@ def test_the_order_of_agents_apart_does_not_matter() -> None:
 
 
 def early_row() -> tuple[Any, Any, Any, Any]:
-    """A state of agents that leave early, with the parameters of one group, and a rollout as `unrolled` gives it."""
+    """Return a state of agents that leave early, and the results of `unrolled` for it.
+
+    The state has one set of parameters.
+    """
     row = BY_NAME["ppo-agents"]
     environment = Walk(agents=3, early=True)
     algorithm = row.make(environment)
@@ -195,8 +204,11 @@ def early_row() -> tuple[Any, Any, Any, Any]:
 
 
 @pytest.mark.quick
-def test_agents_that_left_are_masked() -> None:
-    """From the step after an agent's own end until the episode is over; nothing is added to its return or its length."""
+def test_agents_that_are_done_are_masked() -> None:
+    """They are masked from the step after their end until the episode ends.
+
+    Nothing is added to their return and length.
+    """
     _, _, rollout, episodes = early_row()
     ended = np.asarray(rollout.terminated | rollout.truncated)
     reset, mask = np.asarray(rollout.reset), np.asarray(rollout.mask)
@@ -208,8 +220,11 @@ def test_agents_that_left_are_masked() -> None:
     assert float(episodes.total_length) <= mask.sum()
 
 
-def test_what_agents_that_left_do_teaches_nothing() -> None:
-    """Neither what they see nor draw, value or are paid: parameters and statistics are the same, bit for bit."""
+def test_agents_that_are_done_do_not_affect_learning() -> None:
+    """Observations, actions, values and rewards of absent agents change no parameter or statistic.
+
+    The results are equal bit for bit.
+    """
     state, last, rollout, _ = early_row()
     absent = ~np.asarray(rollout.mask)
 
@@ -224,7 +239,7 @@ def test_what_agents_that_left_do_teaches_nothing() -> None:
         **{name: spoil(getattr(rollout, name)) for name in ("obs", "next_obs", "reward")},
         extras=extras._replace(
             raw_action=jnp.where(jnp.asarray(absent), 1, extras.raw_action),
-            log_prob=spoil(extras.log_prob),  # values are of what they see
+            log_prob=spoil(extras.log_prob),  # values follow from the observations
         ),
     )
     clean, dirty = taught(state, last, rollout), taught(state, last, spoilt)
@@ -243,8 +258,8 @@ def test_what_agents_that_left_do_teaches_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo-types", "ppo-apart"])
-def test_groups_learn_apart(name: str) -> None:
-    """Every group's parameters change, each in its own way, and each has metrics of its own."""
+def test_groups_have_separate_parameters_and_metrics(name: str) -> None:
+    """The parameters of every group change differently, and every group has its own metrics."""
     before = programs(name).init(jax.random.key(0))
     after, metrics = programs(name).step(before)
     row = BY_NAME[name]
@@ -263,8 +278,8 @@ def test_groups_learn_apart(name: str) -> None:
     assert float(metrics.values["policy_loss"]) == pytest.approx(np.mean(apart), rel=1e-4, abs=1e-6)
 
 
-def test_a_group_learns_as_if_alone() -> None:
-    """What the runners become does not depend on what the walkers saw."""
+def test_a_group_does_not_depend_on_other_groups() -> None:
+    """The parameters of the runners do not depend on those of the walkers."""
     state = begun("ppo-types")
     walker = state.train["walker"]
     moved = walker._replace(network=jax.tree.map(lambda x: x + 0.1, walker.network))
@@ -282,8 +297,11 @@ def test_a_group_learns_as_if_alone() -> None:
 
 
 @pytest.mark.parametrize("name", mark_quick(["ppo", "ppo-apart", "impala"], "ppo"))
-def test_one_step_of_one_environment_is_enough(name: str) -> None:
-    """Sizes of one: one environment, one step, one minibatch. The advantage alone moves the policy."""
+def test_sizes_of_one(name: str) -> None:
+    """An update needs only one environment, one step and one minibatch.
+
+    The policy changes because of the advantage alone: the coefficient of the entropy is 0.
+    """
     row = BY_NAME[name]
     sizes = dict.fromkeys(("num_envs", "num_steps", "sequence_length", "num_minibatches"), 1)
     config = dataclasses.replace(row.config, **sizes, entropy_coefficient=0.0)

@@ -1,4 +1,7 @@
-"""An archive without noise is what its elites make: merged, re-evaluated, saved or added one by one, for every algorithm."""
+"""Consistency of archives without noise, for every algorithm.
+
+An archive does not change if it is merged, re-evaluated, saved or rebuilt solution by solution.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ TASKS = {
 def policy(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> rollax.Policy:
-    """The policy of a short run without noise, which has several elites."""
+    """Return the policy of a short run without noise that has several elites."""
     name = request.param
     environment, more = (
         ("control/point-maze", MAZE) if name in PLAYED else (TASKS.get(name, "task/sphere"), {})
@@ -47,7 +50,10 @@ def policy(
 
 
 def rows_of(policy: rollax.Policy) -> dict[str, np.ndarray]:
-    """Return the elites of an archive as columns, in the order of their solutions, and thresholds of cells if there are any."""
+    """Return the elites of an archive as columns in the order of their solutions.
+
+    The columns include the thresholds of cells if the archive has some.
+    """
     archive, state = selection.get_archive(policy)
     found = selection.get_elites(policy)
     scored = jax.tree.map(lambda x: np.asarray(x)[found.mask], found.solutions)
@@ -76,14 +82,14 @@ def assert_same(policy: rollax.Policy, other: rollax.Policy, tolerance: float = 
         )
 
 
-def test_merged_alone_it_is_the_archive(policy: rollax.Policy, tmp_path: Path) -> None:
-    """As a policy, and as a folder that is loaded again."""
+def test_merging_a_single_archive_changes_nothing(policy: rollax.Policy, tmp_path: Path) -> None:
+    """Neither as a policy nor as a folder that is loaded."""
     assert_same(policy, rollax.merge_archives([policy]))
     assert_same(policy, rollax.merge_archives([policy], folder=tmp_path / "merged"))
     assert_same(policy, rollax.load(tmp_path / "merged"))
 
 
-def test_evaluated_again_without_noise_it_is_the_archive(policy: rollax.Policy) -> None:
+def test_re_evaluation_without_noise_changes_nothing(policy: rollax.Policy) -> None:
     numbers, corrected = policy.correct_archive(2, jax.random.key(0))
     assert_same(policy, corrected, 1e-5)
     assert numbers["kept_cell"] == 1 and numbers["fitness_loss"] == pytest.approx(0, abs=1e-5)
@@ -91,8 +97,11 @@ def test_evaluated_again_without_noise_it_is_the_archive(policy: rollax.Policy) 
     assert numbers["corrected_qd_score"] == pytest.approx(float(values["qd_score"]), rel=1e-4)
 
 
-def test_one_by_one_is_one_batch(policy: rollax.Policy) -> None:
-    """Elites and competitors for their places; not for populations, whose members compete with all of a batch at once."""
+def test_adding_one_by_one_equals_one_batch(policy: rollax.Policy) -> None:
+    """Check elites and competitors for their places.
+
+    Populations are left out, because their members compete with the whole batch at once.
+    """
     if policy.spec.algorithm == "dns":
         pytest.skip("all of a batch compete with one another")
     archive, state = selection.get_archive(policy)

@@ -1,4 +1,4 @@
-"""From trajectories to minibatches: each sequence once an epoch, whole, in order, and all its parts together."""
+"""Tests of minibatches: each sequence occurs once per epoch, complete and in order."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from rollax.learning import minibatches, priorities
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[int, int, minibatches.MinibatchLayout]:
-    """Sizes that divide: steps, streams and how they are cut."""
+    """Draw the number of steps and streams, and a layout that divides them."""
     length, sequences = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     streams = draw(st.sampled_from([1, 2, 3, 8, 24, 128]))
     number = draw(st.integers(1, 16))
@@ -31,7 +31,10 @@ def layouts(draw: st.DrawFn) -> tuple[int, int, minibatches.MinibatchLayout]:
 def epoch(
     steps: int, streams: int, cut: minibatches.MinibatchLayout, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All minibatches `[M, L, B]` of an epoch over numbered samples, and over numbered sequences `[M, 1, B]`."""
+    """Return the minibatches of an epoch over numbered samples and over numbered sequences.
+
+    The shapes are `[M, L, B]` for samples and `[M, 1, B]` for sequences.
+    """
     samples = jnp.arange(steps * streams).reshape(steps, streams)
     rows = minibatches.to_rows({"sample": samples, "sequence": samples[:: cut.length]}, cut)
     order = minibatches.shuffle_rows(jax.random.key(seed), cut)
@@ -41,7 +44,9 @@ def epoch(
 
 @settings(max_examples=15, deadline=None)
 @given(layouts(), st.integers(0, 99))
-def test_an_epoch(sizes: tuple[int, int, minibatches.MinibatchLayout], seed: int) -> None:
+def test_an_epoch_has_each_sequence_once(
+    sizes: tuple[int, int, minibatches.MinibatchLayout], seed: int
+) -> None:
     steps, streams, cut = sizes
     samples, sequences = epoch(steps, streams, cut, seed)
     size = steps * streams // cut.length // cut.num_minibatches
@@ -58,7 +63,7 @@ def test_an_epoch(sizes: tuple[int, int, minibatches.MinibatchLayout], seed: int
     )
 
 
-def test_epochs_are_shuffled_anew() -> None:
+def test_the_order_depends_on_the_key() -> None:
     cut = minibatches.make_layout(8, 16, 1, 4)
     first, second = epoch(8, 16, cut, 0)[0], epoch(8, 16, cut, 1)[0]
     assert not np.array_equal(np.sort(first[0], axis=None), np.sort(second[0], axis=None)), (
@@ -70,8 +75,8 @@ def test_epochs_are_shuffled_anew() -> None:
     )
 
 
-def test_epochs_of_an_update_are_shuffled_anew() -> None:
-    """`run_epochs` passes every row once per epoch, in another order each time."""
+def test_every_epoch_of_an_update_has_another_order() -> None:
+    """`run_epochs` passes every row once per epoch, each time in another order."""
     cut = minibatches.make_layout(8, 16, 1, 4)
     shape = minibatches.shuffle_rows(jax.random.key(0), cut).shape
 
@@ -87,8 +92,11 @@ def test_epochs_of_an_update_are_shuffled_anew() -> None:
     assert not np.array_equal(epochs[0], epochs[1]) and not np.array_equal(epochs[1], epochs[2])
 
 
-def test_every_step_reaches_every_minibatch() -> None:
-    """Over many epochs a sample falls into each minibatch about equally often: 400 epochs, 4 minibatches, deviation below 9."""
+def test_every_row_occurs_in_every_minibatch() -> None:
+    """A row is in each of 4 minibatches about equally often.
+
+    The expected count over 400 epochs is 100, with a standard deviation below 9.
+    """
     cut = minibatches.make_layout(8, 4, 1, 4)
     orders = jax.vmap(lambda key: minibatches.shuffle_rows(key, cut))(
         jax.random.split(jax.random.key(0), 400)
@@ -102,15 +110,15 @@ def test_every_step_reaches_every_minibatch() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 128])
 def test_ranks_are_a_permutation(rows: int) -> None:
-    """Also of numbers that are equal, of which the earlier comes first, as in a stable sort; the least and the largest too."""
+    """The ranks are those of a stable sort, also for equal numbers and the largest integer."""
     some = jax.random.randint(jax.random.key(rows), (rows, 64), 0, 9)
     for numbers in (some, jnp.where(some > 4, jnp.iinfo(jnp.int32).max, 0)):
         order = np.argsort(np.asarray(numbers), axis=0, kind="stable")
         np.testing.assert_array_equal(minibatches.rank_columns(numbers), np.argsort(order, axis=0))
 
 
-def test_parts_of_a_sample_stay_together() -> None:
-    """Leaves of every shape and type are permuted alike."""
+def test_leaves_of_a_sample_stay_together() -> None:
+    """Leaves of all shapes and types have the same permutation."""
     cut = minibatches.make_layout(6, 8, 3, 4)
     number = jnp.arange(48.0).reshape(6, 8)
     data = {
@@ -127,8 +135,8 @@ def test_parts_of_a_sample_stay_together() -> None:
 
 
 @pytest.mark.quick
-def test_a_pool_has_every_sequence_of_every_stream() -> None:
-    """One that has all the priority is all that is drawn: one stream, one segment of it, whole and in order."""
+def test_prioritized_minibatches_contain_complete_sequences() -> None:
+    """If one sequence has all the priority, only this one is drawn, complete and in order."""
     cut = minibatches.make_layout(8, 32, 4, 2, pooled=True)
     assert cut.rows == 64 and cut.groups == cut.block_size == 1
     rows = minibatches.to_rows(jnp.arange(256).reshape(8, 32), cut)
@@ -147,10 +155,10 @@ PRIORITIES = st.lists(st.floats(1e-6, 100.0), min_size=2, max_size=8)
 
 @settings(max_examples=40, deadline=None)
 @given(PRIORITIES, st.floats(0.0, 2.0), st.floats(0.0, 1.0), st.integers(0, 99))
-def test_importance_weights_undo_the_preference(
+def test_importance_weights_correct_the_sampling(
     values: list[float], exponent: float, beta: float, seed: int
 ) -> None:
-    """With beta 1 the loss that draws are expected to have is the plain mean over all samples, whatever the priorities."""
+    """With beta 1 the expected loss of the draws is the mean over all samples."""
     numbers = np.random.default_rng(seed)
     size = numbers.integers(1, 9, len(values)).astype(np.float32)
     loss = numbers.normal(size=len(size))
@@ -176,8 +184,11 @@ def test_importance_weights_undo_the_preference(
 
 
 @pytest.mark.quick
-def test_importance_by_hand() -> None:
-    """P = 3/4 and 1/4. Without beta there is no weight; with all of it weights are as 1 to 3, and of mean 1."""
+def test_importance_weights_by_hand() -> None:
+    """P = 3/4 and 1/4.
+
+    With beta 0 the weights are 1, with beta 1 they are 2/3 and 2, with mean 1.
+    """
     priority, size = jnp.array([3.0, 1.0, 0.0]), jnp.array([1.0, 1.0, 0.0])
     assert priorities.importance_weights(priority, 1.0, 0.0, size).tolist() == pytest.approx(
         [1, 1, 0]
@@ -193,7 +204,7 @@ def test_importance_by_hand() -> None:
 
 
 def suggestions(message: str, name: str) -> list[int]:
-    """The values that a message recommends for a setting."""
+    """Return the values that a message recommends for a setting."""
     found = re.search(rf"{name} (\d+)(?: or (\d+))?", message.split("Use", 1)[1])
     assert found, message
     return [int(number) for number in found.groups() if number]
@@ -201,8 +212,8 @@ def suggestions(message: str, name: str) -> list[int]:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 200), st.integers(1, 64))
-def test_bad_sequence_length(steps: int, length: int) -> None:
-    """The error recommends values that work."""
+def test_the_error_of_sequence_length_recommends_values(steps: int, length: int) -> None:
+    """The recommended values are valid."""
     assume(steps % length)
     with pytest.raises(
         ValueError, match=rf"num_steps \({steps}\).*sequence_length \({length}\)"
@@ -217,8 +228,10 @@ def test_bad_sequence_length(steps: int, length: int) -> None:
 @pytest.mark.quick
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 40), st.integers(1, 40))
-def test_bad_minibatches(sequences: int, streams: int, number: int) -> None:
-    """The error recommends values that work."""
+def test_the_error_of_num_minibatches_recommends_values(
+    sequences: int, streams: int, number: int
+) -> None:
+    """The recommended values are valid."""
     assume((streams * sequences) % number)
     with pytest.raises(ValueError, match=rf"num_minibatches \({number}\)") as error:
         minibatches.make_layout(sequences, streams, 1, number)
@@ -231,10 +244,10 @@ def test_bad_minibatches(sequences: int, streams: int, number: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(layouts())
-def test_streams_are_never_refused_needlessly(
+def test_sizes_that_divide_are_accepted(
     sizes: tuple[int, int, minibatches.MinibatchLayout],
 ) -> None:
-    """Whatever divides is accepted, and the layout covers all of it."""
+    """The layout covers all samples."""
     steps, streams, cut = sizes
     assert cut.groups * cut.parts * cut.block_size == streams
     assert cut.num_sequences * cut.length == steps

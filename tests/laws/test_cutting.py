@@ -1,7 +1,8 @@
-"""Where a run is cut into segments, saved or continued changes no bit of it.
+"""Splitting a run into segments, saving and loading do not change the result, bit for bit.
 
-They hold bit for bit. Only the compiled step alone is another program than the step inside a compiled loop: the compiler may
-fuse them differently, so that these two agree to rounding. A run always takes the second, however long a segment is.
+Only a step that is compiled alone is another program than the step inside a compiled loop. The
+compiler may fuse them differently, so these two are equal within rounding. A run always uses the
+loop, for segments of any length.
 """
 
 from typing import Any
@@ -15,18 +16,18 @@ from laws.programs import assert_close, assert_equal, begun, plain, programs
 from laws.table import ARCHIVES, BY_NAME, EACH, first, names
 
 LOOPS = first("ppo-gru", "pqn", "dqn-rainbow", "sac", *ARCHIVES)
-# One program each, so all archives are tried.
+# All archives are tested, because each needs only one program.
 SEGMENTED = first("ppo-gru", "pqn", "dqn-rainbow", "sac", *names("archive"))
 
 
 def start_of(name: str) -> Any:
-    """In the middle of episodes, where the state has any; an archive begins empty."""
+    """Return a state in the middle of episodes, or the initial state of an archive."""
     is_archive = BY_NAME[name].family == "archive"
     return programs(name).init(jax.random.key(3)) if is_archive else begun(name)
 
 
 @pytest.mark.parametrize("name", SEGMENTED)
-def test_two_segments_are_one(name: str) -> None:
+def test_two_segments_equal_one(name: str) -> None:
     run = programs(name).segment
     start = start_of(name)
     whole, metrics = run(start, 8)
@@ -42,14 +43,14 @@ def test_two_segments_are_one(name: str) -> None:
 
 
 def assert_grows(values: dict[str, jax.Array], forgets: bool) -> None:
-    """An archive never loses its best solution, nor a cell."""
+    """Check that an archive never loses its best solution or an occupied cell."""
     assert values["coverage"][-1] > 0
     assert np.all(np.diff(values["fitness_best"]) >= 0)
     assert forgets or np.all(np.diff(values["coverage"]) >= 0)
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_segment_is_its_steps(name: str) -> None:
+def test_a_segment_equals_its_steps(name: str) -> None:
     state, rows, number = start_of(name), [], BY_NAME[name].comparable
     end, metrics = programs(name).segment(state, number)
     for _ in range(number):
@@ -64,8 +65,8 @@ def test_a_segment_is_its_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", first(*EACH, "ppo-types", *ARCHIVES))
-def test_saved_and_loaded_is_never_stopped(name: str, tmp_path) -> None:
-    """Through a file, with everything the state does not hold forgotten."""
+def test_saving_and_loading_does_not_change_the_result(name: str, tmp_path) -> None:
+    """The state is saved to a file, and only the arrays are loaded."""
     state = start_of(name)
     leaves, structure = jax.tree.flatten(state)
     np.savez(tmp_path / "state.npz", *jax.tree.leaves(plain(state)))

@@ -1,4 +1,4 @@
-"""One run on two or four devices is the run on one, and the devices exchange sums only: of gradients, moments and metrics."""
+"""A run on two or four devices equals the run on one, and the devices exchange only sums."""
 
 import json
 import math
@@ -14,13 +14,16 @@ import pytest
 from laws.evaluating import GRID, SHARE
 from laws.table import BY_NAME, LEARNERS, first
 
-AT_ONCE = 6  # rows of a process, which compiles four programs for each
+AT_ONCE = 6  # rows per process, which compiles four programs for each
 ROWS = first("ppo-gru", "ppo-agents", "dqn", among=LEARNERS)
 
 
 @cache
 def results(arguments: tuple[str, ...], module: str = "laws.devices") -> dict[str, Any]:
-    """Several rows in one process, as the number of devices is fixed when JAX starts."""
+    """Return the results of several rows, computed in a separate process.
+
+    The number of devices is fixed when JAX starts.
+    """
     tests = str(Path(__file__).parent.parent)
     path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = os.environ | {
@@ -50,7 +53,7 @@ def result(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_several_devices_are_one(result: Any, count: int) -> None:
+def test_several_devices_equal_one(result: Any, count: int) -> None:
     found, row = result[0][str(count)], result[1]
     assert found["devices"] == count
     assert found["share"] == row.config.num_envs // count, (
@@ -60,7 +63,10 @@ def test_several_devices_are_one(result: Any, count: int) -> None:
 
 
 def test_only_sums_are_exchanged(result: Any) -> None:
-    """A sample of a replay is such a sum too. Besides, its devices tell each other how many rows their streams have."""
+    """A sample of a replay buffer is such a sum.
+
+    Devices with a replay buffer also exchange the numbers of rows of their streams.
+    """
     found, row = result
     allowed = {"all-reduce"} if row.spreads else {"all-reduce", "all-gather"}
     assert all(set(each["collectives"]) <= allowed for each in found.values())
@@ -76,8 +82,8 @@ def test_only_sums_are_exchanged(result: Any) -> None:
     "name", ["map_elites", *(pytest.param(n, marks=pytest.mark.slow) for n in ("pga_me", "cma_me"))]
 )
 @pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 4])
-def test_archives_on_several_devices_are_those_on_one(name: str, count: int) -> None:
-    """Each device scores its share of the solutions of a single run, or has its members of a population."""
+def test_archives_on_several_devices_equal_those_on_one(name: str, count: int) -> None:
+    """Each device scores its share of the solutions of a single run, or has its own members."""
     found = results((name, str(count)), "laws.evaluating")
     assert found["devices"] == [count, count] and found["elites"] >= 4
     assert found["scored"] == [SHARE], "each device scores its share"
@@ -85,8 +91,11 @@ def test_archives_on_several_devices_are_those_on_one(name: str, count: int) -> 
 
 
 @pytest.mark.parametrize("name", ["map_elites", pytest.param("pga_me", marks=pytest.mark.slow)])
-def test_archives_are_split(name: str) -> None:
-    """Parents come by one sum for all, scores by a gather for each of their kinds. The replay is whole on every device."""
+def test_archives_are_split_over_devices(name: str) -> None:
+    """Parents need one sum, and scores one gather per kind of score.
+
+    Every device has the whole replay buffer.
+    """
     found = results((name, "4"), "laws.evaluating")
     kinds = {kind for kind, number in found["collectives"].items() if number}
     assert found["places"] == math.prod(GRID) // 4 and kinds == {"all-reduce", "all-gather"}

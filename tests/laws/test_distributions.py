@@ -1,4 +1,4 @@
-"""Distributions against scipy and against integrals, where they are wide and where they are narrow."""
+"""Comparison of distributions with SciPy and with integrals, for wide and narrow distributions."""
 
 import hypothesis.strategies as st
 import jax
@@ -31,7 +31,7 @@ def gaussian(mean: float, log_std: float) -> distributions.Gaussian:
 @pytest.mark.quick
 @few
 @given(seeds)
-def test_categorical(seed: int) -> None:
+def test_categorical_equals_scipy(seed: int) -> None:
     policy = distributions.Categorical(logits(seed, (5,)))
     probabilities = scipy.special.softmax(np.asarray(policy.logits, np.float64))
     ours = jax.vmap(policy.log_prob)(jnp.arange(5))
@@ -43,7 +43,7 @@ def test_categorical(seed: int) -> None:
 
 
 def test_several_choices_are_independent() -> None:
-    """Log-densities and entropies of the parts add up; what pads the shorter ones is never drawn."""
+    """Log-densities and entropies of the choices add up, and padding is never drawn."""
     space = MultiDiscrete((2, 4, 3))
     policy = distributions.masked_categorical(
         logits(0, (3, 4)), jnp.asarray(distributions.valid_choices_mask(space))
@@ -65,7 +65,7 @@ def test_several_choices_are_independent() -> None:
 
 @pytest.mark.parametrize("size", [127, 128, 129, 300, 1000])
 def test_many_actions(size: int) -> None:
-    """More than 8-bit integers hold."""
+    """There are more actions than fit into 8-bit integers."""
     certain = distributions.Categorical(jnp.where(jnp.arange(size) == size - 1, 50.0, 0.0))
     assert int(certain.sample(jax.random.key(0))) == size - 1
     assert int(certain.mode()) == size - 1
@@ -79,7 +79,7 @@ def test_many_actions(size: int) -> None:
 
 @pytest.mark.quick
 def test_samples_follow_the_density() -> None:
-    """Frequencies of 20 000 draws, within four deviations."""
+    """Frequencies of 20,000 draws are within four standard deviations."""
     policy = distributions.Categorical(jnp.array([0.0, 1.0, -1.0]))
     draws = np.asarray(jax.vmap(policy.sample)(jax.random.split(jax.random.key(0), 20_000)))
     probabilities = np.exp(np.asarray(policy.log_probabilities))
@@ -90,8 +90,11 @@ def test_samples_follow_the_density() -> None:
 @pytest.mark.quick
 @few
 @given(seeds, st.integers(1, 31))
-def test_masks(seed: int, number: int) -> None:
-    """Illegal actions are never drawn and change nothing; gradients stay finite, and are zero for what is illegal."""
+def test_illegal_actions_are_never_drawn(seed: int, number: int) -> None:
+    """Illegal actions do not change the entropy.
+
+    Gradients are finite, and zero for illegal actions.
+    """
     legal = (np.int64(number) >> np.arange(5)) % 2 == 1
     scores = logits(seed, (5,))
     policy = distributions.masked_categorical(scores, jnp.asarray(legal))
@@ -115,7 +118,7 @@ def test_masks(seed: int, number: int) -> None:
 @pytest.mark.quick
 @few
 @given(seeds, st.floats(-5.0, 2.0, width=32))
-def test_gaussian(seed: int, log_std: float) -> None:
+def test_gaussian_equals_scipy(seed: int, log_std: float) -> None:
     numbers = np.random.default_rng(seed)
     mean, spread = numbers.normal(size=3).astype(np.float32), np.full(3, log_std, np.float32)
     policy = distributions.Gaussian(jnp.asarray(mean), jnp.asarray(spread), Box(-1.0, 1.0, (3,)))
@@ -135,16 +138,15 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("mean", "log_std"), SHAPES)
-def test_squashed_density_is_one(mean: float, log_std: float) -> None:
-    """Integrated over the action, on a grid that is fine where the squash is steep."""
+def test_squashed_density_integrates_to_one(mean: float, log_std: float) -> None:
+    """The integral is over the action, on a grid that is fine where the squashing is steep."""
     policy = distributions.SquashedGaussian(gaussian(mean, log_std))
     normal = scipy.stats.norm(mean, np.exp(log_std))
     draw = np.linspace(
         max(mean - 8 * np.exp(log_std), -8), min(mean + 8 * np.exp(log_std), 8), 20_001
     )
-    within = normal.cdf(draw[-1]) - normal.cdf(
-        draw[0]
-    )  # beyond 8, an action in single precision is the bound
+    # Beyond 8, an action in single precision equals the bound.
+    within = normal.cdf(draw[-1]) - normal.cdf(draw[0])
     single = jnp.asarray(draw[:, None], jnp.float32)
     action = 1 + 2 * np.tanh(draw)
     np.testing.assert_allclose(jax.vmap(policy.action)(single)[:, 0], action, atol=1e-5)
@@ -153,14 +155,16 @@ def test_squashed_density_is_one(mean: float, log_std: float) -> None:
 
 
 @pytest.mark.parametrize(("mean", "log_std"), SHAPES)
-def test_squashed_entropy(mean: float, log_std: float) -> None:
-    """-E[log p(a)] by fine integration. The library's 32 nodes lose precision for spreads above 1.6, as they say."""
+def test_squashed_entropy_equals_the_integral(mean: float, log_std: float) -> None:
+    """Compare the entropy with the integral of -p log p on a fine grid.
+
+    The 32 nodes of the library lose precision for standard deviations above 1.6, as documented.
+    """
     policy = distributions.SquashedGaussian(gaussian(mean, log_std))
     normal = scipy.stats.norm(mean, np.exp(log_std))
     draw = np.linspace(mean - 12 * np.exp(log_std), mean + 12 * np.exp(log_std), 200_001)
-    log_slope = 2 * (np.log(2) - draw - np.logaddexp(0, -2 * draw)) + np.log(
-        2
-    )  # the action space is 4 wide
+    # The action space has a width of 4.
+    log_slope = 2 * (np.log(2) - draw - np.logaddexp(0, -2 * draw)) + np.log(2)
     expected = np.trapezoid(normal.pdf(draw) * log_slope, draw) + normal.entropy()
     tolerance = 1e-4 if log_std <= 0.5 else 2e-3 if log_std <= 1 else 0.1
     assert float(policy.entropy()) == pytest.approx(expected, abs=tolerance)
@@ -168,8 +172,11 @@ def test_squashed_entropy(mean: float, log_std: float) -> None:
 
 @few
 @given(seeds, st.integers(1, 7), st.booleans())
-def test_a_masked_box_is_the_smaller_one(seed: int, number: int, squash: bool) -> None:
-    """Density, entropy and actions are those over the legal dimensions alone; what is drawn for the others changes nothing."""
+def test_a_masked_box_equals_the_smaller_box(seed: int, number: int, squash: bool) -> None:
+    """Density, entropy and actions are those of the legal dimensions alone.
+
+    Values of the other dimensions change nothing.
+    """
     numbers = np.random.default_rng(seed)
     legal = (np.int64(number) >> np.arange(3)) % 2 == 1
     mean, log_std, draw, low = (numbers.normal(size=3).astype(np.float32) for _ in range(4))
@@ -199,8 +206,8 @@ def test_a_masked_box_is_the_smaller_one(seed: int, number: int, squash: bool) -
     )
 
 
-def test_squashed_keeps_to_its_bounds() -> None:
-    """Also where the draw is so far out that the action has saturated, the density of the draw and its slope are finite."""
+def test_squashed_actions_stay_within_bounds() -> None:
+    """The log-density and its gradient are finite, also for actions at the bound."""
     space = Box((-2.0, 0.0), (2.0, 10.0), (2,))
     base = distributions.Gaussian(jnp.zeros(2), jnp.full(2, 2.0), space)
     policy = distributions.SquashedGaussian(base)
@@ -220,7 +227,7 @@ def ball(size: int, mean: float, std: float, radius: float = 2.0) -> RadiallySqu
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_actions_of_a_ball_stay_in_it(size: int) -> None:
+def test_actions_of_a_ball_stay_inside(size: int) -> None:
     policy = ball(size, 1.0, 3.0)
     draws = jax.vmap(policy.sample)(jax.random.split(jax.random.key(0), 500))
     actions = jax.vmap(policy.action)(draws)
@@ -234,7 +241,7 @@ def test_actions_of_a_ball_stay_in_it(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("scale", [0.0, 1e-4, 0.3, 2.0])
 def test_density_of_a_ball_is_that_of_the_action(size: int, scale: float) -> None:
-    """log p(action) = log N(draw) - log |det d action / d draw|, with the determinant of the whole Jacobian."""
+    """log p(action) = log N(draw) - log |det d action / d draw|, with the full Jacobian."""
     policy = ball(size, 0.4, 0.7)
     draw = scale * jnp.linspace(-1.0, 1.3, size)
     determinant = jnp.linalg.slogdet(jax.jacobian(policy.action)(draw))[1]
@@ -264,14 +271,15 @@ def test_density_on_a_disc_integrates_to_one(mean: float, std: float) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.5, 0.3), (2.0, 1.6)])
-def test_entropy_of_a_ball_against_a_sum_over_the_disc(size: int, mean: float, std: float) -> None:
-    """-E[log p], by a plain grid over the draws along the mean and across it."""
+def test_entropy_of_a_ball_equals_a_sum_over_a_grid(size: int, mean: float, std: float) -> None:
+    """The sum of -p log p is over draws along the mean and perpendicular to it."""
     policy = ball(size, mean, std)
     axis = np.linspace(-7, 7, 401)
     if size == 1:
         points, weights = mean + std * axis[:, None], np.exp(-(axis**2) / 2)
     else:
-        # What lies across the axis enters by its length alone, whose density has the power size - 2.
+        # The perpendicular component enters by its length alone, whose density has the power size -
+        # 2.
         across = np.linspace(0, 7, 300) + 7 / 600
         x, y = (a.ravel() for a in np.meshgrid(axis, across, indexing="ij"))
         weights = np.exp(-(x**2 + y**2) / 2) * y ** (size - 2)

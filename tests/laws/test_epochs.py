@@ -1,4 +1,4 @@
-"""PPO and IMPALA take exactly the gradient steps that their settings say, counted by the optimizers themselves."""
+"""Tests of the number of gradient steps of PPO and IMPALA, which Adam counts."""
 
 import dataclasses
 from functools import cache
@@ -18,7 +18,7 @@ MINIBATCHES = 2
 
 @cache
 def program(name: str, num_epochs: int, critic_epochs: int) -> Any:
-    """First state and compiled step."""
+    """Return the initial state and the compiled step."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     counts = {
@@ -35,7 +35,7 @@ def program(name: str, num_epochs: int, critic_epochs: int) -> Any:
 def updated(
     name: str, num_epochs: int, critic_epochs: int, updates: int = 1, **settings: float
 ) -> tuple[Any, Any, Any]:
-    """State before, state after and the last metrics, with other numbers in the config."""
+    """Return the state before, the state after and the last metrics, with changed settings."""
     state, step = program(name, num_epochs, critic_epochs)
     numbers = {field: jnp.float32(value) for field, value in settings.items()}
     state = before = state._replace(config=dataclasses.replace(state.config, **numbers))
@@ -59,7 +59,10 @@ def updated(
     ),
 )
 def test_number_of_gradient_steps(name: str, epochs: int, critic_epochs: int, critic: int) -> None:
-    """Also for one epoch, and for a critic that has more or fewer than the policy, update after update."""
+    """The critic may have more or fewer epochs than the policy.
+
+    The counts grow with each update.
+    """
     before, after, metrics = updated(name, epochs, critic_epochs, updates=2)
     assert gradient_steps(before) == {"actor": 0, "critic": 0}
     assert gradient_steps(after) == {
@@ -77,8 +80,8 @@ def test_a_shared_network_has_one_optimizer() -> None:
 
 
 @pytest.mark.parametrize("name", mark_quick(["ppo", "impala"], "ppo"))
-def test_the_divergence_stops_the_policy_alone(name: str) -> None:
-    """A target next to nothing: the policy stops after the first epoch, and a critic of its own goes on."""
+def test_target_kl_stops_only_the_policy(name: str) -> None:
+    """With a tiny target the policy stops after one epoch, and a separate critic continues."""
     _, after, metrics = updated(name, 3, 0, target_kl=1e-9, learning_rate=1e-2)
     assert gradient_steps(after) == {"actor": MINIBATCHES, "critic": 3 * MINIBATCHES}
     assert float(metrics.values["epochs"]) == 1
@@ -92,16 +95,19 @@ def test_the_divergence_stops_the_policy_alone(name: str) -> None:
     assert differs(plain(before.train.network.critic), plain(still.train.network.critic))
 
 
-def test_the_divergence_stops_a_shared_network() -> None:
-    """Then there is nothing left to do, and the epochs end."""
+def test_target_kl_stops_a_shared_network() -> None:
+    """All epochs end, because no other network is left to train."""
     _, after, metrics = updated("ppo-shared", 3, 0, target_kl=1e-9)
     assert gradient_steps(after) == {"actor": MINIBATCHES}
     assert float(metrics.values["epochs"]) == 1
 
 
 @pytest.mark.parametrize("name", ["ppo", "ppo-shared"])
-def test_members_stop_each_for_itself(name: str) -> None:
-    """The loop goes on until the last is done; the others have what they have alone, metrics of their last epoch included."""
+def test_each_member_stops_independently(name: str) -> None:
+    """The loop runs until the last member stops. Each member has the result that it has alone.
+
+    This includes the metrics of its last epoch.
+    """
     alone = [
         updated(name, 3, 0, target_kl=kl, learning_rate=1e-2)[1:] for kl in (1e-9, float("inf"))
     ]
@@ -120,13 +126,13 @@ def test_members_stop_each_for_itself(name: str) -> None:
     assert together[1].values["epochs"].tolist() == [1, 3]
 
 
-def test_no_target_never_stops() -> None:
+def test_an_infinite_target_kl_never_stops() -> None:
     _, after, _ = updated("ppo", 3, 0, target_kl=float("inf"), learning_rate=10.0)
     assert gradient_steps(after)["actor"] == 3 * MINIBATCHES
 
 
 def test_a_stopped_policy_does_not_move() -> None:
-    """After its first epoch the policy is that of a run with one epoch, though the critic learns on."""
+    """The critic continues, but the policy is that of a run with one epoch."""
     _, stopped, _ = updated("ppo", 3, 0, target_kl=1e-9)
     _, once, _ = updated("ppo", 1, 3)
     for a, b in zip(
@@ -136,8 +142,8 @@ def test_a_stopped_policy_does_not_move() -> None:
 
 
 @pytest.mark.quick
-def test_schedules() -> None:
-    """Linear in updates: the first at the full rate, the last before the end of training at (almost) the last share."""
+def test_learning_rate_schedule() -> None:
+    """The rate is linear in updates, from the full rate to the final fraction, where it stays."""
     _, _, first = updated(
         "ppo",
         1,

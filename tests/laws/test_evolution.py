@@ -1,4 +1,4 @@
-"""A population of any algorithm evolves: copies are of the whole state, with keys and settings of their own."""
+"""Evolution of populations of any algorithm: copies have the whole state, but new keys."""
 
 from typing import Any
 
@@ -27,7 +27,10 @@ def raw(leaf: jax.Array) -> np.ndarray:
 
 @pytest.mark.parametrize("name", first("impala-gru", "dqn-rainbow", "sac", among=LEARNERS))
 def test_any_algorithm_evolves(name: str) -> None:
-    """The state keeps its structure, shapes and types; survivors keep every bit; a child is soon another than its parent."""
+    """The state keeps its structure, shapes and types, and members that survive do not change.
+
+    A copy differs from its parent after a step.
+    """
     row = BY_NAME[name]
     many = population(row.make(row.environment))
     running = evolving(many, RANGES)
@@ -72,13 +75,13 @@ def test_any_algorithm_evolves(name: str) -> None:
 
 
 def _parts_that_differ(part: Any) -> int:
-    """In how many leaves the first member is not the second, whose copy it was."""
+    """Return the number of leaves in which the first member differs from the second, its parent."""
     return sum(raw(leaf)[0].tobytes() != raw(leaf)[1].tobytes() for leaf in jax.tree.leaves(part))
 
 
 @pytest.mark.parametrize("name", mark_quick(NAMES, "ppo", "map_elites"))
-def test_every_algorithm_declares_a_score_that_it_reports(name: str) -> None:
-    """The mean return where there are episodes, else a number of the state."""
+def test_every_algorithm_declares_a_metric_that_it_reports(name: str) -> None:
+    """It is the mean return for algorithms with episodes, otherwise a metric of the state."""
     row = BY_NAME[name]
     metric, algorithm = ALGORITHMS[row.algorithm].evolve_metric, row.make(row.environment)
     state = jax.eval_shape(algorithm.init, jax.random.key(0), row.config)
@@ -96,7 +99,7 @@ def test_every_algorithm_declares_a_score_that_it_reports(name: str) -> None:
     ],
 )
 def test_archives_evolve(name: str) -> None:
-    """The member with the highest score is copied, archive and all, and the settings of the copy change."""
+    """The member with the highest score is copied with its archive, and gets new settings."""
     entry, row = ALGORITHMS[name], BY_NAME[name]
     ranges = {"iso_sigma": Range(1e-4, 1.0, "log")}
     many = population(row.make(row.environment))

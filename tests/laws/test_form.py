@@ -1,4 +1,4 @@
-"""What tracing shows of the step of every algorithm, whatever it learns."""
+"""Properties of the traced step of every algorithm."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -12,7 +12,7 @@ from support.parameters import mark_quick
 
 
 def jaxprs(jaxpr: Any) -> Iterator[Any]:
-    """A jaxpr and all those inside it."""
+    """Yield a jaxpr and all jaxprs inside it."""
     yield jaxpr
     for equation in jaxpr.eqns:
         for inner in jax.tree.leaves(
@@ -27,7 +27,7 @@ def jaxprs(jaxpr: Any) -> Iterator[Any]:
 
 @cache
 def traced(name: str) -> tuple[Any, Any]:
-    """The row's state and its step, neither computed nor compiled."""
+    """Return the row's abstract state and its traced step, without compiling it."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     state = jax.eval_shape(lambda key: algorithm.init(key, row.config), jax.random.key(0))
@@ -35,8 +35,8 @@ def traced(name: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", mark_quick(NAMES, "ppo-gru", "dqn-rainbow", "sac"))
-def test_no_callback(name: str) -> None:
-    """The device never calls the host: no callback, print or feed anywhere in the step."""
+def test_the_step_has_no_callback(name: str) -> None:
+    """The device never calls the host: the step has no callback, print or feed."""
     primitives = {
         equation.primitive.name
         for part in jaxprs(traced(name)[1].jaxpr.jaxpr)
@@ -50,8 +50,8 @@ def test_no_callback(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", mark_quick(NAMES, "ppo-gru", "dqn-rainbow", "sac"))
-def test_the_state_keeps_its_form(name: str) -> None:
-    """Structure, shapes, types and weak types of the state are the same before and after a step; metrics are scalars."""
+def test_a_step_keeps_the_form_of_the_state(name: str) -> None:
+    """Structure, shapes, types and weak types of the state do not change. Metrics are scalars."""
     before, step = traced(name)
     after, metrics = step.out_info
     assert jax.tree.structure(before) == jax.tree.structure(after)

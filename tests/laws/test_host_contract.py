@@ -1,4 +1,4 @@
-"""The host calls functions of an algorithm: it reads no field of a state and no setting of an algorithm by name."""
+"""Host code uses functions of an algorithm, and reads no field of its state or config by name."""
 
 import ast
 import dataclasses
@@ -20,7 +20,7 @@ SOURCE = Path(rollax.__file__).parent
 HOST = ("api.py", "cli", "exporting", "loading.py", "policy.py", "prediction.py", "sweeps")
 HOST += ("training", "visualization")
 STATE_FIELDS = {*OnPolicyState._fields, *OffPolicyState._fields, *QDState._fields}
-# The interface of settings: `rollax.algorithm.Config`.
+# Fields that every config has, see `rollax.algorithm.Config`.
 CONTRACT = {"total_updates", "learning_rate", "learning_rate_final_fraction"}
 SETTINGS = {
     field.name for entry in ALGORITHMS.values() for field in dataclasses.fields(entry.config)
@@ -35,7 +35,7 @@ def last_name(node: ast.expr) -> str:
 
 
 def reads(tree: ast.AST) -> Iterator[str]:
-    """Yield fields of states and settings that a file reads by name."""
+    """Yield the expressions of a file that read fields of states and settings by name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             holder, name = node.value, node.attr
@@ -47,7 +47,7 @@ def reads(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def test_the_host_names_no_field() -> None:
+def test_host_code_reads_no_field_by_name() -> None:
     files = [
         path
         for name in HOST
@@ -63,8 +63,8 @@ def test_the_host_names_no_field() -> None:
     )
 
 
-def test_what_the_rule_finds() -> None:
-    """The rule is not empty: it finds the fields of every family."""
+def test_reads_of_fields_are_found() -> None:
+    """The check finds fields of every family."""
     program = "policy.state.archive, session.state.train, spec.config.num_envs, config.grid"
     assert len(set(reads(ast.parse(program)))) == 4
     assert set(reads(ast.parse("getattr(config, 'warmup', 0)"))) == {"getattr(config, 'warmup', 0)"}
@@ -72,7 +72,7 @@ def test_what_the_rule_finds() -> None:
 
 
 def test_derived_settings_of_every_algorithm() -> None:
-    """Each family declares what the host needs of it."""
+    """Each family declares the values that the host needs."""
     for name, entry in ALGORITHMS.items():
         derived = entry.derive_settings(entry.config())
         assert isinstance(derived, DerivedSettings) and derived.sizes, name

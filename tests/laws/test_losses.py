@@ -1,4 +1,4 @@
-"""The terms of policy-gradient losses, and running moments."""
+"""Tests of the terms of policy-gradient losses, and of running moments."""
 
 from typing import Any
 
@@ -37,10 +37,10 @@ def test_clipped_objective_by_hand(ratio: float, advantage: float, objective: fl
         (0.9, -1.0, -0.9),
     ],
 )
-def test_clipping_stops_the_gradient_one_way_only(
+def test_clipping_stops_the_gradient_in_one_direction(
     ratio: float, advantage: float, slope: float
 ) -> None:
-    """No gain from going further, but always a way back."""
+    """The gradient is zero only if the ratio would move further out of the clipping range."""
     gradient = jax.grad(losses.clipped_objective)(jnp.log(ratio), advantage, 0.2)
     assert float(gradient) == pytest.approx(slope, rel=1e-5)
 
@@ -60,24 +60,27 @@ def test_the_objective_is_a_lower_bound(log_ratio: float, advantage: float, clip
 
 @few
 @given(small)
-def test_divergence_is_never_negative(log_ratio: float) -> None:
-    """r - 1 - log r: zero for the same policy, positive for another."""
+def test_kl_estimate_is_not_negative(log_ratio: float) -> None:
+    """r - 1 - log r is zero for equal policies and positive for others."""
     estimate = float(losses.estimate_kl(jnp.float32(log_ratio)))
     assert estimate >= 0
     assert estimate == pytest.approx(np.exp(log_ratio) - 1 - log_ratio, rel=1e-4, abs=1e-6)
     assert float(losses.estimate_kl(jnp.float32(0))) == 0
 
 
-def test_divergence_is_that_of_two_normals() -> None:
-    """Its mean over samples of the old policy: KL(N(0, 1) || N(1/2, 1)) = 1/8; 10^5 samples, so within 0.005."""
+def test_kl_estimate_of_two_normals() -> None:
+    """The mean over samples of the old policy is KL(N(0, 1) || N(1/2, 1)) = 1/8.
+
+    The tolerance for 10^5 samples is 0.005.
+    """
     x = jax.random.normal(jax.random.key(0), (100_000,))
     assert float(jnp.mean(losses.estimate_kl(0.5 * x - 0.125))) == pytest.approx(0.125, abs=0.005)
 
 
 @few
 @given(small, small, small, st.floats(0.0, 1.0, width=32))
-def test_value_error(value: float, old: float, target: float, clip: float) -> None:
-    """Half the square; with a clip never less, and the same while the value stays near the old one."""
+def test_squared_value_error(value: float, old: float, target: float, clip: float) -> None:
+    """Clipping never lowers the error, and does not change it near the old value."""
     plain = float(losses.squared_value_error(*map(jnp.float32, (value, old, target)), None))
     clipped = float(losses.squared_value_error(*map(jnp.float32, (value, old, target)), clip))
     assert plain == pytest.approx(0.5 * (value - target) ** 2, rel=1e-4, abs=1e-6)
@@ -88,7 +91,7 @@ def test_value_error(value: float, old: float, target: float, clip: float) -> No
 
 @pytest.mark.quick
 def test_value_clipping_by_hand() -> None:
-    """Old 0, new 1, clip 0.2: towards a target of 2, the error is that of 0.2, and its gradient is none."""
+    """Old value 0, new value 1, clip 0.2: for target 2, the error is that of 0.2."""
     error, slope = jax.value_and_grad(losses.squared_value_error)(
         jnp.float32(1), jnp.float32(0), jnp.float32(2), 0.2
     )
@@ -102,8 +105,8 @@ def test_value_clipping_by_hand() -> None:
 
 @few
 @given(st.integers(0, 999), st.floats(-100.0, 100.0, width=32))
-def test_moments_of_batches_are_those_of_all(seed: int, offset: float) -> None:
-    """numpy over all the data, for a tree of parts, whatever the batches."""
+def test_moments_of_batches_equal_those_of_all_data(seed: int, offset: float) -> None:
+    """The reference is NumPy over all the data, for a tree of arrays."""
     numbers = np.random.default_rng(seed)
     scale = numbers.uniform(0.1, 10)
     batches = [
@@ -130,8 +133,8 @@ def test_moments_of_batches_are_those_of_all(seed: int, offset: float) -> None:
     assert float(running.size) == 24
 
 
-def test_normalized_is_standard() -> None:
-    """Mean 0 and variance 1; far outliers are clipped; masks and whole numbers pass untouched."""
+def test_normalized_data_has_mean_0_and_variance_1() -> None:
+    """Outliers are clipped. Masks are not changed."""
     data = {
         "x": 5 + 3 * jax.random.normal(jax.random.key(0), (500, 2)),
         "mask": jnp.ones((500, 2), bool),
@@ -148,7 +151,7 @@ def test_normalized_is_standard() -> None:
 
 
 @pytest.mark.quick
-def test_standardize() -> None:
+def test_standardize_with_and_without_mask() -> None:
     x = losses.standardize(jnp.arange(12.0).reshape(3, 4))
     assert float(jnp.mean(x)) == pytest.approx(0, abs=1e-6)
     assert float(jnp.std(x)) == pytest.approx(1, abs=1e-5)
@@ -163,8 +166,11 @@ def test_standardize() -> None:
 
 @pytest.mark.parametrize("value", [0.3, -7e-3, 1e4 / 3, 0.0])
 @pytest.mark.parametrize("count", [(3, 4), (100_003,)])
-def test_equal_numbers_are_zero_when_standardized(value: float, count: tuple[int, ...]) -> None:
-    """However their mean is rounded; also where they differ by the last bit, where others do not count, and in gradients."""
+def test_equal_numbers_are_standardized_to_zero(value: float, count: tuple[int, ...]) -> None:
+    """The mean may be rounded.
+
+    Also check numbers that differ in the last bit, masks and gradients.
+    """
     equal = jnp.full(count, value, jnp.float32)
     assert not jnp.any(losses.standardize(equal))
     nearly = equal.at[0].set(jnp.nextafter(equal[0], jnp.float32(jnp.inf)))
@@ -178,7 +184,10 @@ def test_equal_numbers_are_zero_when_standardized(value: float, count: tuple[int
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
 def test_small_differences_are_standardized(size: float) -> None:
-    """A closed form: of -1, 0, 1 on an offset that float32 still tells apart; and no number that is none is hidden."""
+    """Compare -1, 0, 1 on an offset, which float32 resolves, with the closed form.
+
+    NaN is propagated.
+    """
     x = losses.standardize(size * (100.0 + jnp.array([-1.0, 0.0, 1.0]) / 100))
     expected = size / 100 * np.sqrt(2 / 3)
     np.testing.assert_allclose(
@@ -187,8 +196,8 @@ def test_small_differences_are_standardized(size: float) -> None:
     assert jnp.all(jnp.isnan(losses.standardize(jnp.array([1.0, jnp.nan, 1.0]))))
 
 
-def test_moments_stay_right_over_millions_of_updates() -> None:
-    """Those of 64-bit numpy after a million updates, and every sample counts, also beyond 2^30 of them."""
+def test_moments_are_precise_over_a_million_updates() -> None:
+    """The moments equal those of 64-bit NumPy, and samples are counted exactly beyond 2^30."""
     updates, before = 1_000_000, 2**30
 
     def batch(i: Any) -> Any:
@@ -210,7 +219,7 @@ def test_moments_stay_right_over_millions_of_updates() -> None:
 
 
 def test_moments_of_a_constant_are_exact() -> None:
-    """Its mean is the number itself, so that it is 0 when normalized, however large it is."""
+    """The mean of a large constant equals it, so it is normalized to 0."""
     data = jnp.full((1000, 37), 12345.678)
     moments = normalization.init_moments(0.0)
     for _ in range(3):

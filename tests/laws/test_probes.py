@@ -1,4 +1,4 @@
-"""Every row learns the probes that apply to it: small tasks of which the right answer is known."""
+"""Every row learns its probes, small tasks with known solutions."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from laws.table import BY_NAME, ROWS, Row
 from rollax.environments import list_environments
 
 UPDATES = 60
-QUICK = (("ppo", "two-steps"), ("dqn", "action-observation"))  # in the quick set
-# The mean return that a policy of the probe must reach, of one agent where there are two; and the best there is.
+QUICK = (("ppo", "two-steps"), ("dqn", "action-observation"))  # part of the quick set
+# Mean return of one agent that a policy must reach in a probe, and the highest possible one.
 RETURNS = {
     "action-reward": (0.99, 1.0),
     "action-observation": (0.99, 1.0),
@@ -20,7 +20,7 @@ RETURNS = {
     "memory": (0.99, 1.0),
     "continuous": (-0.01, 0.0),
 }
-# Episodes: observations, and the values that they have.
+# Observations of episodes and their values.
 VALUES: dict[str, Any] = {
     "one-action": [([[0.0]], [1.0])],
     "two-observations": [([[-1.0]], [-1.0]), ([[1.0]], [1.0])],
@@ -29,14 +29,15 @@ VALUES: dict[str, Any] = {
 
 
 def scaled(config: Any) -> bool:
-    """Whether rewards or values are in units of the deviation of returns."""
+    """Return whether rewards or values are normalized by the standard deviation of returns."""
     return getattr(config, "normalize_rewards", False) or getattr(config, "normalize_values", False)
 
 
 def cells(probes: Any) -> list[Any]:
-    """Rows and those of the probes that apply to them.
+    """Return pairs of rows and the probes that apply to them.
 
-    The one action pays the same whenever it is taken: its returns have no deviation, which rewards or values could be in.
+    Rows with normalized rewards or values skip `one-action`, where returns have a standard
+    deviation of 0.
     """
 
     def mark(row: Row, probe: str) -> Any:
@@ -53,7 +54,7 @@ def cells(probes: Any) -> list[Any]:
 
 
 @pytest.mark.quick
-def test_every_probe_is_learnt_by_some_row() -> None:
+def test_every_probe_is_tested_with_some_row() -> None:
     probes = {name.removeprefix("probe/") for name in list_environments("probe")}
     assert probes == {probe for row in ROWS for probe in row.telling} | {"truncation"}, (
         "truncation has a law of its own"
@@ -62,20 +63,20 @@ def test_every_probe_is_learnt_by_some_row() -> None:
 
 
 @pytest.mark.parametrize(("row", "probe"), cells(VALUES))
-def test_values(row: Row, probe: str) -> None:
+def test_values_of_probes(row: Row, probe: str) -> None:
     state = trained(row.name, probe, UPDATES, learning_rate=3e-2)
     for episode, expected in VALUES[probe]:
         assert values(row, state, episode) == pytest.approx(expected, abs=0.05)
 
 
 @pytest.mark.parametrize(("row", "probe"), cells(RETURNS))
-def test_returns(row: Row, probe: str) -> None:
+def test_returns_of_probes(row: Row, probe: str) -> None:
     least, best = RETURNS[probe]
     reached = mean_return(row, trained(row.name, probe, UPDATES), probe)
     assert least <= reached <= best + 1e-6
 
 
-def test_no_memory_no_cue() -> None:
-    """Without memory the cue is forgotten: the mean return is that of chance."""
+def test_without_memory_the_cue_is_forgotten() -> None:
+    """The mean return is that of random choice."""
     row = BY_NAME["ppo"]
     assert abs(mean_return(row, trained("ppo", "memory", UPDATES), "memory")) < 0.4

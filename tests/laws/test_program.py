@@ -1,4 +1,4 @@
-"""What holds for the compiled step of every algorithm, whatever it learns."""
+"""Properties of the compiled step of every algorithm."""
 
 import dataclasses
 import importlib
@@ -22,10 +22,10 @@ from support.parameters import mark_quick
 
 
 @pytest.mark.parametrize("name", mark_quick(ALGORITHMS, "ppo", "map_elites"))
-def test_where_an_algorithm_is_found(name: str) -> None:
-    """Its module among the algorithms, so that its pure functions can be called; its constructor and settings at the top."""
+def test_names_of_an_algorithm_in_the_package(name: str) -> None:
+    """The module has the pure functions. The constructor and config are also at the top level."""
     kinds, module = ALGORITHMS[name], importlib.import_module(f"rollax.algorithms.{name}")
-    if kinds.unit != "evaluations":  # archives and emitters are found by themselves
+    if kinds.unit != "evaluations":  # archives and emitters have separate modules
         assert callable(module.learn if hasattr(module, "learn") else module.update)
     assert getattr(rollax, name) is getattr(module, name) is kinds.make
     assert (
@@ -37,14 +37,14 @@ def test_where_an_algorithm_is_found(name: str) -> None:
 
 
 def test_every_algorithm_has_a_row() -> None:
-    """And one that is registered without a row is found."""
+    """An algorithm that is registered without a row is found."""
     assert not without_row(ALGORITHMS)
     assert without_row([*ALGORITHMS, "new_algorithm"]) == {"new_algorithm"}
 
 
 @pytest.mark.parametrize("name", first("ppo-gru", "dqn-rainbow", "map_elites"))
-def test_jit_is_no_jit(name: str) -> None:
-    """The smallest update there is, operation by operation."""
+def test_compiled_and_interpreted_steps_are_equal(name: str) -> None:
+    """Use the smallest possible update, because each operation runs separately."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     config = dataclasses.replace(row.config, **dict(row.smallest))
@@ -55,12 +55,12 @@ def test_jit_is_no_jit(name: str) -> None:
     with jax.disable_jit():
         interpreted = algorithm.step(fresh(state))
     assert_close(compiled, interpreted, row.rounding)
-    forget()  # every operation alone is a program of its own
+    forget()  # every operation was compiled as a separate program
 
 
 @pytest.mark.quick
 def test_one_trace_for_all_settings_and_seeds() -> None:
-    """16 seeds x 4 learning rates trace the environment's step once, and so do other numbers afterwards."""
+    """A step of 16 seeds and 4 learning rates is traced once. Other settings do not trace again."""
     row = BY_NAME["ppo"]
     counter = Counter()
     many = population(row.make(Counted(row.environment, counter)))
@@ -83,8 +83,11 @@ def test_one_trace_for_all_settings_and_seeds() -> None:
 @pytest.mark.parametrize(
     "name", first("ppo-gru", "ppo-separate-epochs", "impala-gru", "td3", *ARCHIVES)
 )
-def test_a_member_is_the_same_run_alone(name: str) -> None:
-    """Within rounding, as batched products add in another order; whole numbers are equal. Other members change no bit."""
+def test_a_member_equals_the_same_run_alone(name: str) -> None:
+    """Results are equal within rounding, and integers are equal.
+
+    Other members do not change any bit.
+    """
     row = BY_NAME[name]
     step = programs(name).step
     step_all = jax.jit(population(row.make(row.environment)).step)
@@ -110,7 +113,7 @@ def test_a_member_is_the_same_run_alone(name: str) -> None:
 
 
 def test_one_trace_of_the_score_for_all_settings_and_seeds() -> None:
-    """An archive's task is scored by one traced function, whatever the members' settings and seeds."""
+    """The scoring function of an archive is traced once for all settings and seeds of members."""
     row, calls = BY_NAME["map_elites"], []
     task = row.environment
 

@@ -1,7 +1,7 @@
-"""Before the first gradient step of an update every importance ratio is 1, whatever the memory, with resets in between.
+"""Before the first gradient step of an update, every importance ratio is 1.
 
-It holds within rounding (1e-5 for single precision) rather than exactly, because acting and learning multiply batches of other
-sizes, in another order.
+This includes recurrent networks, with resets inside of sequences. It holds within rounding (1e-5 in
+single precision), because acting and learning multiply batches of different sizes.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from rollax.learning import losses
 
 PPO = [row.name for row in ROWS if isinstance(row.config, ppo.PPOConfig)]
 RECURRENT = [row for row in ROWS if isinstance(row.config, ppo.PPOConfig) and row.memory]
-# Of these rows lengths but the longest say nothing that others do not.
+# Rows for which only the longest sequence is tested by default.
 LONGEST = ("ppo-lstm", "ppo-mingru", "ppo-bfloat16", "ppo-blocks", "ppo-gtrxl")
 MARKS = {("ppo-gru", 4): pytest.mark.quick} | {
     (name, length): pytest.mark.slow for name in LONGEST for length in (1, 4)
@@ -31,7 +31,7 @@ LENGTHS = [
 
 
 def frozen(state: Any) -> Any:
-    """The state with learning rates of zero, so that all of its next update is before the first change."""
+    """Return the state with learning rates of zero, so that an update changes no parameter."""
     still = dataclasses.replace(
         state.config, learning_rate=jnp.float32(0), critic_learning_rate=jnp.float32(0)
     )
@@ -40,7 +40,7 @@ def frozen(state: Any) -> Any:
 
 @pytest.fixture
 def _largest_log_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts max |log ratio| of a minibatch in the place of the estimate of the divergence, so that the metrics show it."""
+    """Replace the estimate of the divergence by max |log ratio|, to see it in the metrics."""
     monkeypatch.setattr(
         losses,
         "estimate_kl",
@@ -51,8 +51,8 @@ def _largest_log_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name", first("ppo-gru", "ppo-squashed", "ppo-normalized", "ppo-types", "ppo-apart", among=PPO)
 )
-def test_nothing_is_clipped(name: str) -> None:
-    """The divergence is 0 to its precision in every row, also after training, and is not when the policy changes."""
+def test_no_ratio_is_clipped(name: str) -> None:
+    """Without learning the divergence is 0 within its precision. With learning it is positive."""
     state = begun(name)
     _, metrics = programs(name).step(frozen(state))
     assert float(metrics.episodes.number) > state.config.num_envs, "episodes end inside the rollout"
@@ -70,15 +70,18 @@ def test_ratio_is_one(name: str) -> None:
 
 @pytest.mark.usefixtures("_largest_log_ratio")
 @pytest.mark.parametrize(("name", "length"), LENGTHS)
-def test_ratio_is_one_for_every_length(name: str, length: int) -> None:
-    """A state does not depend on the length of sequences, but for its settings, so any state serves all lengths."""
+def test_ratio_is_one_for_every_sequence_length(name: str, length: int) -> None:
+    """Apart from its config, a state does not depend on the sequence length.
+
+    One state is therefore enough for all lengths.
+    """
     memory = jax.tree.leaves(begun(name).actor.carry)
     assert all(bool(jnp.any(jnp.abs(x) > 0.1)) for x in memory), "the memory holds something"
     assert largest_log_ratio(name, length) < BY_NAME[name].rounding
 
 
 def largest_log_ratio(name: str, length: int = 1) -> float:
-    """Over a whole update that changes nothing, after three that did."""
+    """Return the largest log ratio in an update with learning rates of zero."""
     row = BY_NAME[name]
     state = frozen(begun(name))
     config = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Memory: two episodes in a row are each alone, and a sequence is its steps, for every recurrent core."""
+"""Tests of every recurrent core: resets separate episodes, and a sequence equals its steps."""
 
 from functools import cache
 from typing import Any
@@ -21,7 +21,10 @@ LENGTH, BATCH, INPUTS = 6, 3, 4
 
 
 class Sum(eqx.Module):
-    """A network of one's own: it has only the two functions that `Stepwise` asks for, and remembers a sum."""
+    """Custom network that sums observations.
+
+    It has only the two methods that `StepwiseNetwork` needs.
+    """
 
     weight: jax.Array
 
@@ -34,7 +37,7 @@ class Sum(eqx.Module):
 
 
 class Product(eqx.Module):
-    """A network of one's own without memory."""
+    """Custom network without memory."""
 
     weight: jax.Array
 
@@ -46,7 +49,7 @@ class Product(eqx.Module):
 
 
 def stack(is_sum: bool, *kinds: str) -> recurrent.StackedCore:
-    """Memories of several kinds one upon the other."""
+    """Return a stack of memories of several kinds."""
     keys = jax.random.split(jax.random.key(0), len(kinds))
     sizes = (INPUTS, *[5] * (len(kinds) - 1))
     return recurrent.StackedCore(
@@ -86,25 +89,25 @@ def core(request: pytest.FixtureRequest) -> Any:
 
 
 def inputs() -> tuple[jax.Array, jax.Array]:
-    """Observations `[L, B, n]` and resets in the middle, at the start, and nowhere."""
+    """Return observations `[L, B, n]`, and resets in the middle, at the start, and nowhere."""
     obs = jax.random.normal(jax.random.key(1), (LENGTH, BATCH, INPUTS))
     reset = jnp.zeros((LENGTH, BATCH), bool).at[3, 0].set(True).at[0, 1].set(True)
     return obs, reset
 
 
 def used(core: Any) -> Any:
-    """A memory that is not that of a beginning."""
+    """Return a memory that differs from the initial one."""
     return core.unroll(batch_carry(core, BATCH), *drawn(5, 0.3, 2))[0]
 
 
 def drawn(length: int, often: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Observations and resets of a sequence."""
+    """Return observations and resets of a random sequence."""
     numbers = np.random.default_rng(seed)
     obs = numbers.normal(size=(length, BATCH, INPUTS)).astype(np.float32)
     return obs, numbers.random((length, BATCH)) < often
 
 
-def test_two_episodes_are_each_alone(core: Any) -> None:
+def test_resets_separate_episodes(core: Any) -> None:
     obs, reset = inputs()
     never = jnp.zeros((LENGTH, 1), bool)
     last, outputs = core.unroll(used(core), obs, reset)
@@ -127,7 +130,7 @@ def test_two_episodes_are_each_alone(core: Any) -> None:
 
 @cache
 def compiled(name: str) -> tuple[Any, Any]:
-    """A core's sequence and its step, compiled once for all examples (the sequence once a length)."""
+    """Return the compiled unroll and the compiled step of a core."""
     core = CORES[name]
     return jax.jit(lambda *a: core.unroll(*a)), jax.jit(
         jax.vmap(lambda c, o, r: step_network(core, c, o, r))
@@ -141,8 +144,8 @@ def compiled(name: str) -> tuple[Any, Any]:
     seed=st.integers(0, 2**31 - 1),
     often=st.sampled_from([0.0, 0.2, 0.7, 1.0]),
 )
-def test_a_sequence_is_its_steps(name: str, length: int, seed: int, often: float) -> None:
-    """From any memory, with resets anywhere, the first step and all steps included."""
+def test_a_sequence_equals_its_steps(name: str, length: int, seed: int, often: float) -> None:
+    """Start from any memory, with resets at any steps."""
     unroll, one = compiled(name)
     carry, _ = unroll(batch_carry(CORES[name], BATCH), *drawn(length, often, seed + 1))
     obs, reset = drawn(length, often, seed)
@@ -154,7 +157,7 @@ def test_a_sequence_is_its_steps(name: str, length: int, seed: int, often: float
 
 
 def test_no_gradient_through_a_reset(core: Any) -> None:
-    """What happened in the episode before has no influence at all on what follows."""
+    """Observations of the previous episode do not affect outputs after a reset."""
     obs, reset = inputs()
 
     def late(obs):
@@ -179,8 +182,8 @@ def test_no_gradient_through_a_reset(core: Any) -> None:
         "gru",
     ),
 )
-def test_memory_reaches_across_a_sequence(name: str) -> None:
-    """Without a reset the first observation matters to the last output."""
+def test_memory_covers_the_whole_sequence(name: str) -> None:
+    """Without a reset the first observation affects the last output."""
     obs, reset = inputs()
 
     def late(obs):

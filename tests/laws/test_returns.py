@@ -1,4 +1,4 @@
-"""The mathematics of credit."""
+"""Tests of advantages, discounted returns and V-trace."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from rollax.learning.normalization import discounted_returns
 from rollax.learning.returns import gae, vmap_over_streams
 from rollax.learning.vtrace import vtrace
 
-STEPS = 12  # one shape, so that each function is compiled once
+STEPS = 12  # one length, so that each function is compiled once
 seeds = st.integers(0, 2**31 - 1)
 shares = st.floats(0.0, 1.0, width=32)
 few = settings(max_examples=25, deadline=None)
@@ -24,7 +24,10 @@ rlax_gae = jax.jit(rlax.truncated_generalized_advantage_estimation)
 
 
 def trajectory(seed: int) -> dict[str, np.ndarray]:
-    """Rewards, values and ends; the next value is that of the next step where the episode goes on."""
+    """Return rewards, values and ends of episodes.
+
+    Within an episode, the next value is the value of the next step.
+    """
     numbers = np.random.default_rng(seed)
 
     def normal():
@@ -57,8 +60,8 @@ def part(t: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
 @pytest.mark.quick
 @few
 @given(seeds, shares, shares)
-def test_gae_is_rlax(seed: int, gamma: float, gae_lambda: float) -> None:
-    """Without truncation, which rlax does not know."""
+def test_gae_equals_rlax(seed: int, gamma: float, gae_lambda: float) -> None:
+    """There is no truncation, which rlax does not support."""
     t = trajectory(seed)
     t["terminated"], t["truncated"] = t["terminated"] | t["truncated"], np.zeros(STEPS, bool)
     values = jnp.append(t["value"], t["next_value"][-1])
@@ -70,7 +73,7 @@ def test_gae_is_rlax(seed: int, gamma: float, gae_lambda: float) -> None:
 @few
 @given(seeds, shares)
 def test_lambda_one_is_monte_carlo(seed: int, gamma: float) -> None:
-    """The advantage is the discounted sum to the end of the episode, with what lies beyond a truncation, minus the value."""
+    """The advantage is the discounted return minus the value, with a bootstrap at truncations."""
     t = trajectory(seed)
     expected = np.zeros(STEPS)
     following = float(t["next_value"][-1])
@@ -86,7 +89,7 @@ def test_lambda_one_is_monte_carlo(seed: int, gamma: float) -> None:
 
 @few
 @given(seeds, shares, shares)
-def test_an_exact_critic_leaves_no_advantage(seed: int, gamma: float, gae_lambda: float) -> None:
+def test_an_exact_critic_has_no_advantage(seed: int, gamma: float, gae_lambda: float) -> None:
     t = trajectory(seed)
     t["reward"] = t["value"] - np.float32(gamma) * np.where(t["terminated"], 0, t["next_value"])
     np.testing.assert_allclose(advantage(t, gamma, gae_lambda), 0, atol=2e-6)
@@ -94,8 +97,13 @@ def test_an_exact_critic_leaves_no_advantage(seed: int, gamma: float, gae_lambda
 
 @few
 @given(seeds, shares, shares, st.integers(1, STEPS - 1))
-def test_a_truncation_cuts_in_two(seed: int, gamma: float, gae_lambda: float, cut: int) -> None:
-    """Each part alone, with its own bootstrap, has the same advantages; a termination does the same without a bootstrap."""
+def test_a_truncation_separates_advantages(
+    seed: int, gamma: float, gae_lambda: float, cut: int
+) -> None:
+    """The parts before and after it have the same advantages alone.
+
+    Only a truncation uses the value of the final observation.
+    """
     for kind, other in (("truncated", "terminated"), ("terminated", "truncated")):
         t = trajectory(seed)
         t[kind][cut - 1], t[other][cut - 1] = True, False
@@ -117,8 +125,8 @@ def test_a_truncation_cuts_in_two(seed: int, gamma: float, gae_lambda: float, cu
 
 @few
 @given(seeds, shares, st.floats(0.125, 8.0, width=32))
-def test_rewards_and_values_scale(seed: int, gamma: float, scale: float) -> None:
-    """Credit is linear: twice the rewards and values are twice the advantage."""
+def test_advantages_scale_with_rewards_and_values(seed: int, gamma: float, scale: float) -> None:
+    """Twice the rewards and values give twice the advantages."""
     t = trajectory(seed)
     scaled = {name: x * np.float32(scale) if x.dtype == np.float32 else x for name, x in t.items()}
     assert_close(advantage(scaled, gamma, 0.9), advantage(t, gamma, 0.9) * scale, 1e-4)
@@ -126,7 +134,7 @@ def test_rewards_and_values_scale(seed: int, gamma: float, scale: float) -> None
 
 @pytest.mark.quick
 def test_two_steps_by_hand() -> None:
-    """r = (1, 2), V = (1/2, 1/2), then the end, gamma = lambda = 1: the sums to the end are 3 and 2, so A = (5/2, 3/2)."""
+    """r = (1, 2), V = (1/2, 1/2), gamma = lambda = 1: returns are 3 and 2, so A = (5/2, 3/2)."""
     t = {
         "reward": np.array([1.0, 2.0], np.float32),
         "value": np.full(2, 0.5, np.float32),
@@ -139,8 +147,8 @@ def test_two_steps_by_hand() -> None:
 
 @few
 @given(seeds, shares)
-def test_running_sums(seed: int, gamma: float) -> None:
-    """Discounted sums go on from one rollout to the next, and start afresh after an end."""
+def test_discounted_returns_continue_between_rollouts(seed: int, gamma: float) -> None:
+    """They restart after the end of an episode."""
     t = trajectory(seed)
     ended = t["terminated"] | t["truncated"]
     running, expected = 0.7, []
@@ -155,7 +163,7 @@ def test_running_sums(seed: int, gamma: float) -> None:
     assert float(last) == pytest.approx(running, abs=1e-5)
 
 
-def test_over_streams_is_each_alone() -> None:
+def test_vmap_over_streams_equals_each_stream() -> None:
     parts = [trajectory(seed) for seed in range(3)]
     arrays = [jnp.stack([jnp.asarray(p[name]) for p in parts], axis=1) for name in parts[0]]
     together = vmap_over_streams(gae, 2)(*arrays, 0.9, 0.8)
@@ -169,7 +177,7 @@ rlax_vtrace = jax.jit(rlax.vtrace_td_error_and_advantage)
 
 
 def credit(t: dict[str, Any], log_ratio: Any, *numbers: float) -> tuple[np.ndarray, np.ndarray]:
-    """Targets and advantages; `numbers`: gamma, lambda, rho-bar and c-bar."""
+    """Return targets and advantages. `numbers` are gamma, lambda, rho-bar and c-bar."""
     arrays = {name: jnp.asarray(x) for name, x in t.items()}
     names = ("gamma", "vtrace_lambda", "rho_clip", "c_clip")
     found = compiled_vtrace(
@@ -187,8 +195,11 @@ def log_ratios(seed: int) -> np.ndarray:
 @pytest.mark.quick
 @few
 @given(seeds, shares, shares, clips)
-def test_vtrace_is_rlax(seed: int, gamma: float, decay: float, clip: float) -> None:
-    """Errors, and advantages times their clipped ratio. rlax has no truncation, and 1 for the clip of traces."""
+def test_vtrace_equals_rlax(seed: int, gamma: float, decay: float, clip: float) -> None:
+    """Compare errors, and advantages times their clipped ratio.
+
+    rlax has no truncation, and clips traces at 1.
+    """
     t = trajectory(seed)
     t["terminated"], t["truncated"] = t["terminated"] | t["truncated"], np.zeros(STEPS, bool)
     log_ratio = log_ratios(seed)
@@ -206,7 +217,7 @@ def test_vtrace_is_rlax(seed: int, gamma: float, decay: float, clip: float) -> N
 
 @few
 @given(seeds, shares, shares)
-def test_vtrace_on_policy_is_gae(seed: int, gamma: float, gae_lambda: float) -> None:
+def test_vtrace_on_policy_equals_gae(seed: int, gamma: float, gae_lambda: float) -> None:
     t = trajectory(seed)
     expected = advantage(t, gamma, gae_lambda)
     target, found = credit(t, np.zeros(STEPS), gamma, gae_lambda, 1.0, 1.0)
@@ -216,10 +227,10 @@ def test_vtrace_on_policy_is_gae(seed: int, gamma: float, gae_lambda: float) -> 
 
 @few
 @given(seeds, clips, clips, shares)
-def test_vtrace_of_an_exact_critic_is_nothing(
+def test_vtrace_of_an_exact_critic_has_no_advantage(
     seed: int, rho_clip: float, c_clip: float, decay: float
 ) -> None:
-    """Whatever is clipped: rewards that follow from the values leave no advantage, and targets are the values."""
+    """Targets equal the values, for any clipping."""
     t = trajectory(seed)
     t["reward"] = (t["value"] - 0.9 * np.where(t["terminated"], 0.0, t["next_value"])).astype(
         np.float32
@@ -231,8 +242,8 @@ def test_vtrace_of_an_exact_critic_is_nothing(
 
 @few
 @given(seeds, clips, clips)
-def test_vtrace_by_its_sums(seed: int, rho_clip: float, c_clip: float) -> None:
-    """Equation 1 as it stands: v_s = V(s) + sum_t gamma^(t - s) (prod c) delta_t, up to the end of the episode."""
+def test_vtrace_equals_its_definition(seed: int, rho_clip: float, c_clip: float) -> None:
+    """Equation 1: v_s = V(s) + sum_t gamma^(t - s) (prod c) delta_t, within an episode."""
     t, log_ratio = trajectory(seed), log_ratios(seed)
     rho, c = np.minimum(rho_clip, np.exp(log_ratio)), 0.8 * np.minimum(c_clip, np.exp(log_ratio))
     delta = rho * (t["reward"] + 0.9 * np.where(t["terminated"], 0.0, t["next_value"]) - t["value"])
@@ -250,7 +261,7 @@ def test_vtrace_by_its_sums(seed: int, rho_clip: float, c_clip: float) -> None:
     )
 
 
-def test_truncation_cuts_vtrace_in_two() -> None:
+def test_a_truncation_separates_vtrace() -> None:
     t, log_ratio = trajectory(3), log_ratios(3)
     t["terminated"][5], t["truncated"][5] = False, True
     whole = credit(t, log_ratio, 0.9, 0.8, 1.0, 1.0)

@@ -1,4 +1,4 @@
-"""No dead settings: every setting that is data changes what is learnt. Presets are settings that a run accepts."""
+"""Every traced setting affects the result, and every preset is valid."""
 
 import dataclasses
 import importlib.resources
@@ -33,7 +33,7 @@ from rollax.training.compile.segments import segment
 from rollax.training.spec import RunOptions, make_spec
 from support.parameters import mark_quick
 
-# Learning from replay begins in the first update, after the first few steps; schedules end within four updates.
+# Learning from replay starts in the first update, and schedules end within four updates.
 SHORT = {
     "learning_rate_final_fraction": 0.5,
     "total_updates": 4.0,
@@ -51,7 +51,8 @@ PPO = {
     "total_updates": 4.0,
     "entropy_coefficient": 0.1,
 }
-# For each kind of algorithm: a row, the settings with which all others matter, and how each is changed (by half, if unsaid).
+# For each config class: a row, settings under which all others have an effect, and changed values.
+# The default change is half the value.
 LIVE = {
     PPOConfig: ("ppo", PPO, {"target_kl": 1e-9}),
     PPORNDConfig: ("ppo_rnd", PPO, {"target_kl": 1e-9}),
@@ -130,8 +131,11 @@ PRESETS = [
 
 
 @pytest.mark.parametrize(("algorithm", "environment"), PRESETS)
-def test_every_preset_is_accepted(algorithm: str, environment: str) -> None:
-    """Its settings are known, within their ranges, go together and divide; so are its arguments of the environment."""
+def test_every_preset_is_valid(algorithm: str, environment: str) -> None:
+    """Settings are known, within their ranges, consistent, and divide.
+
+    Environment arguments are known.
+    """
     spec = make_spec(algorithm, environment, {}, None, None, RunOptions(), {})
     config = spec.config
     assert not spec.arguments or set(spec.arguments) <= set(
@@ -144,8 +148,8 @@ def test_every_preset_is_accepted(algorithm: str, environment: str) -> None:
 
 
 @pytest.mark.quick
-def test_arguments_of_a_preset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They hold unless others are given, in evaluations as well, and not for an object that is passed."""
+def test_presets_have_environment_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They apply unless others are given, also in evaluations, but not to an environment object."""
     tuned = {"control/point-maze": {"env": {"time_limit": 7, "step_size": 0.1}}}
     monkeypatch.setattr(presets, "_load_builtin_presets", lambda algorithm: tuned)
 
@@ -162,21 +166,21 @@ def test_arguments_of_a_preset(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_memory_for_the_riddle() -> None:
-    """What is known of the days before must be remembered, and which prisoner one is must be seen."""
+def test_the_preset_of_the_riddle_has_memory() -> None:
+    """The task needs memory of previous days, and agents that know their index."""
     spec = make_spec("ppo", "jaxmarl/switch_riddle", {}, None, None, RunOptions(), {})
     assert spec.network.core == "gru" and spec.network.agent_id and spec.config.sequence_length >= 6
     assert spec.options.total_steps == 1_500_000
 
 
 @pytest.mark.quick
-def test_every_kind_is_here() -> None:
+def test_every_config_class_is_tested() -> None:
     assert set(LIVE) == {type(BY_NAME[name].config) for name in LEARNERS}
 
 
 @pytest.mark.parametrize("kind", mark_quick(LIVE, PQNConfig), ids=lambda kind: kind.__name__)
 def test_every_number_changes_the_result(kind: type) -> None:
-    """One member for each setting that is data: after three updates its parameters differ from the unchanged member's."""
+    """One member per traced setting differs from the unchanged member after three updates."""
     name, settings, changes = LIVE[kind]
     config = tree.to_arrays(dataclasses.replace(BY_NAME[name].config, **settings))
     fields = traced_field_names(kind)
@@ -205,11 +209,11 @@ def test_every_number_changes_the_result(kind: type) -> None:
     assert not dead
 
 
-# The settings with which others of an archive matter, and what some are changed to.
+# Settings that others of an archive need to have an effect, and changed values of some.
 POLYNOMIAL = {"variation": "polynomial", "crossover": "simulated_binary", "mutation_fraction": 0.5}
 NEEDED: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("eta", "mutation_fraction", "crossover_fraction"), POLYNOMIAL),
-    # So that solutions fall where thresholds have moved.
+    # With enough iterations, solutions fall into cells whose thresholds have changed.
     "archive_learning_rate": {"num_iterations": 10},
 }
 CHANGED = {"threshold_start": 95.0, "archive_learning_rate": 1.0}
@@ -218,7 +222,10 @@ ONLY_SCORES = ("qd_offset", "total_updates")
 
 @pytest.mark.parametrize("name", names("archive"))
 def test_every_number_changes_the_archive(name: str) -> None:
-    """Each number that is data changes what is found or learnt, or only the score where it is the score's."""
+    """Each traced setting changes the archive or the emitter.
+
+    `qd_offset` changes only the score.
+    """
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     init, run = jax.jit(algorithm.init), jax.jit(segment(algorithm, 4))

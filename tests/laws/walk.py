@@ -1,4 +1,4 @@
-"""The environment of the program laws: everything that an algorithm can get wrong happens within a few steps."""
+"""Environment in which all events that an algorithm has to handle occur within a few steps."""
 
 from typing import Any, NamedTuple
 
@@ -12,14 +12,15 @@ from rollax.spaces import Box, Discrete
 
 class WalkState(NamedTuple):
     place: jax.Array  # float [3]
-    left: jax.Array  # int32 []: steps until the end
+    left: jax.Array  # int32 []: remaining steps
 
 
 class Walk(eqx.Module):
-    """Episodes of 1 to 5 steps, of which some terminate and some are truncated; rewards depend on state, action and chance.
+    """Episodes of 1 to 5 steps, some of which terminate and some are truncated.
 
-    With `agents`, as many walks that share only the length of the episode; with `early`, the first agent walks to its end, and
-    each other one leaves a step before the one in front of it.
+    Rewards depend on state, action and chance. With `agents`, there are that many walks that share
+    only the length of the episode. With `early`, the first agent walks to the end, and each other
+    agent leaves one step before the previous agent.
     """
 
     drift: float = 0.1
@@ -72,13 +73,13 @@ class Walk(eqx.Module):
 
 
 class Counter:
-    """Counts at trace time."""
+    """Counter that is incremented at trace time."""
 
     count = 0
 
 
 class Counted(eqx.Module):
-    """An environment that counts how often its `step` is traced."""
+    """Environment that counts how often its `step` is traced."""
 
     env: Any
     counter: Counter = eqx.field(static=True)

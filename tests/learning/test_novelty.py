@@ -1,4 +1,4 @@
-"""Random network distillation: what is new, how its returns are credited, and that it finds what PPO does not."""
+"""Tests of random network distillation: prediction errors, intrinsic returns, and exploration."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ CONFIG = PPORNDConfig(
 
 
 def rollout(obs: Any, next_obs: Any, ended: Any = False, mask: Any = None) -> Experience:
-    """A rollout `[T, S]` without a policy."""
+    """Return a rollout `[T, S]` without data of a policy."""
     shape = jax.tree.leaves(obs)[0].shape[:2]
     no = jnp.zeros(shape, bool)
     ends = jnp.broadcast_to(jnp.asarray(ended), shape)
@@ -37,8 +37,8 @@ def seen(seed: int, steps: int = 32, streams: int = 4) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), (steps, streams, 3))
 
 
-def test_what_was_learnt_is_no_longer_new() -> None:
-    """The error falls at observations that were met, and stays larger at those that are far from them."""
+def test_novelty_falls_for_known_observations() -> None:
+    """The prediction error falls for observations of the rollout, and stays larger for others."""
     known, far = seen(1), seen(2) - 6 * jnp.asarray([[[1.0, 0.0, 0.0]]])
     state, cut = (
         novelty.init_novelty(SPACE, CONFIG, jax.random.key(0)),
@@ -60,7 +60,7 @@ def test_what_was_learnt_is_no_longer_new() -> None:
     assert after[1] > 5 * after[0]
 
 
-def test_the_random_network_is_never_learnt() -> None:
+def test_the_target_network_is_not_trained() -> None:
     state, cut = (
         novelty.init_novelty(SPACE, CONFIG, jax.random.key(0)),
         minibatches.make_layout(32, 4, 1, 4),
@@ -79,8 +79,8 @@ def test_the_random_network_is_never_learnt() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "bool"])
-def test_pictures_and_boards_are_normalized_too(dtype: str) -> None:
-    """As their numbers are, by moments of each pixel: so what moves is seen however little it is."""
+def test_images_are_normalized(dtype: str) -> None:
+    """They are normalized by moments of each pixel, as numbers are."""
     space, floats = Box(0.0, 255.0, (6, 6, 2), dtype), Box(-10.0, 10.0, (6, 6, 2))
     pictures = jax.random.bits(jax.random.key(1), (32, 4, 6, 6, 2), jnp.uint8) % (
         2 if dtype == "bool" else 9
@@ -96,8 +96,11 @@ def test_pictures_and_boards_are_normalized_too(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("is_part", [False, True])
-def test_symbols_stay_what_they_are(is_part: bool) -> None:
-    """Grids hold categories, in 8 bits as pixels are: another symbol in one cell is another observation, whatever is usual."""
+def test_symbols_are_embedded(is_part: bool) -> None:
+    """Cells of grids are categories, although they have 8 bits as pixels have.
+
+    A different symbol in one cell changes the novelty and the intrinsic value.
+    """
     grid = Grid((3, 3), (5,))
     space = Dict({"view": grid, "place": SPACE}) if is_part else grid
     symbols = jax.random.randint(jax.random.key(1), (32, 4, 3, 3, 1), 0, 5).astype(jnp.uint8)
@@ -120,8 +123,8 @@ def test_symbols_stay_what_they_are(is_part: bool) -> None:
     assert not np.array_equal(*map(np.ravel, tables)), "the embedding of symbols learns"
 
 
-def test_returns_go_on_through_ends() -> None:
-    """By hand: r_t + gamma V(s_{t+1}) - V(s_t), summed with decay gamma lambda, wherever episodes end."""
+def test_intrinsic_returns_continue_through_ends() -> None:
+    """The sum of r_t + gamma V(s_{t+1}) - V(s_t), with decay gamma lambda, crosses ends."""
     obs, last = seen(1, 5, 2), seen(2, 1, 2)[0]
     next_obs = jnp.concatenate([obs[1:], last[None]])
     state = novelty.init_novelty(SPACE, CONFIG, jax.random.key(0))
@@ -151,8 +154,8 @@ def test_returns_go_on_through_ends() -> None:
     np.testing.assert_allclose(found[2], expected + value[:-1], rtol=2e-4, atol=2e-5)
 
 
-def test_agents_that_are_done_count_for_nothing() -> None:
-    """Whatever they observe."""
+def test_agents_that_are_done_do_not_affect_novelty() -> None:
+    """Their observations change nothing."""
     mask = jnp.arange(4)[None] < jnp.full((32, 1), 2)
     state, cut = (
         novelty.init_novelty(SPACE, CONFIG, jax.random.key(0)),
@@ -173,9 +176,12 @@ def test_agents_that_are_done_count_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_waiting_for_the_next_episode_counts_for_nothing(begins: bool) -> None:
-    """An agent is done after two steps and waits for two, whatever it observes; its return goes on with its next episode, or
-    from where it is while that has not begun. So an early end neither pays nor costs what nobody learns."""
+def test_steps_between_episodes_do_not_affect_novelty(begins: bool) -> None:
+    """An agent is done after two steps and waits for two steps.
+
+    Its observations while it waits change nothing. Its return continues with its next episode. If
+    that has not started, the return ends with the value of its last observation before the end.
+    """
     own, nexts = seen(1, 6, 1), seen(2, 6, 1)
     waits = jnp.asarray([False, False, True, True, not begins, not begins])
     found = []
@@ -210,8 +216,11 @@ def test_waiting_for_the_next_episode_counts_for_nothing(begins: bool) -> None:
 
 
 @pytest.mark.slow
-def test_it_finds_the_end_of_a_deep_sea() -> None:
-    """One path of 2^16 pays, and every step on it costs. Without novelty nobody finds it in these 13,000 episodes."""
+def test_ppo_rnd_solves_a_deep_sea() -> None:
+    """One path of 2^16 has a reward, and every step on it has a cost.
+
+    Within 13,000 episodes, PPO without novelty does not find it in any of four seeds.
+    """
     environment = make("gymnax/DeepSea-bsuite", size=16, max_steps_in_episode=16)
 
     def network(key):

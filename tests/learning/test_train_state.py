@@ -1,4 +1,4 @@
-"""Gradients are clipped as by optax, and settings at the ends of their ranges give numbers."""
+"""Tests of gradient clipping, which equals that of optax, and of extreme settings."""
 
 from typing import Any
 
@@ -25,8 +25,8 @@ def changes(optimizer: optax.GradientTransformation, gradient: Any) -> Any:
 
 @pytest.mark.parametrize("max_norm", [1e-30, 0.5, 3.0, 1e30, float("inf")])
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 0.1, 1.0, 1e10, float("nan")])
-def test_clipping_is_that_of_optax(max_norm: float, scale: float) -> None:
-    """Bit for bit, for every norm above 0 and none."""
+def test_clipping_equals_optax(max_norm: float, scale: float) -> None:
+    """Updates are equal bit for bit, for positive norms."""
     mine = changes(train_state.clipped_adam(1e-3, 1e-5, max_norm), gradient(scale))
     theirs = changes(
         optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(1e-3, eps=1e-5)),
@@ -37,8 +37,8 @@ def test_clipping_is_that_of_optax(max_norm: float, scale: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-20, 1.0, 1e10])
-def test_a_norm_of_zero_is_no_gradient(scale: float) -> None:
-    """Also for a gradient that is 0 itself, which optax divides by its norm."""
+def test_a_maximum_norm_of_zero_gives_no_update(scale: float) -> None:
+    """This includes a gradient of 0, for which optax divides by zero."""
     for values in changes(
         train_state.clipped_adam(1e-3, 1e-5, jnp.zeros(())), gradient(scale)
     ).values():

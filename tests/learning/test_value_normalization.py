@@ -1,4 +1,4 @@
-"""Values in units of their targets: a change of the units changes no value, and the size of rewards changes nothing."""
+"""Tests of value normalization, which does not change values or depend on the scale of rewards."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,7 @@ from rollax.spaces import Box, Dict, Discrete, Grid
 
 
 class Nowhere:
-    """Spaces, of which networks are made: with a part that only critics see, or with a grid."""
+    """Environment with spaces only, to build networks with a critic-only part or a grid."""
 
     name, num_agents, action_space = "test/nowhere", None, Discrete(3)
 
@@ -41,8 +41,8 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_an_update_of_the_statistics_changes_no_value(name: str) -> None:
-    """Whatever the critic; its last layer does change, and the policy does not."""
+def test_updating_the_statistics_changes_no_value(name: str) -> None:
+    """The last layer of the critic changes, and the policy does not."""
     part, shape = NETWORKS[name]
     environment = Nowhere(part)
     config = NetworkConfig(hidden=(8,), core_size=6, embedding=3, **shape)
@@ -67,7 +67,7 @@ def test_an_update_of_the_statistics_changes_no_value(name: str) -> None:
     for mean, std in ((500.0, 1000.0), (-3.0, 0.1), (2e4, 1e-3)):
         train = update(train, mean + std * jax.random.normal(jax.random.key(4), (16, 4)))
         after = outputs(train)
-        # To rounding in units of the mean, from which the value is a difference.
+        # The tolerance is relative to the mean, because the value is a difference from it.
         np.testing.assert_allclose(
             after.value, before.value, rtol=1e-5, atol=1e-6 * abs(float(train.values.mean))
         )
@@ -76,7 +76,7 @@ def test_an_update_of_the_statistics_changes_no_value(name: str) -> None:
     assert float(train.values.size) == 3 * 64
 
 
-def test_targets_are_standard_in_units_of_the_critic() -> None:
+def test_mean_and_std_of_value_targets() -> None:
     values = normalization.update_moments(
         normalization.init_moments(0.0), jnp.asarray([[100.0, 300.0]]), axes=2
     )
@@ -89,7 +89,7 @@ def test_targets_are_standard_in_units_of_the_critic() -> None:
 
 
 class Scaled(Wrapper):
-    """Rewards times 1,000."""
+    """Wrapper that multiplies rewards by 1,000."""
 
     def step(self, key: jax.Array, state: Any, action: Any) -> Any:
         after = self.env.step(key, state, action)
@@ -97,8 +97,8 @@ class Scaled(Wrapper):
 
 
 @pytest.mark.parametrize("name", ["ppo-values", "impala-values"])
-def test_rewards_of_any_size_are_learnt_alike(name: str) -> None:
-    """Two steps whose values are 900 and 1,000: at the same rates as with 0.9 and 1, in the same number of updates."""
+def test_large_rewards_are_learned(name: str) -> None:
+    """The values 900 and 1,000 of two steps are learned as fast as 0.9 and 1."""
     row = BY_NAME[name]
     algorithm = row.make(Scaled(environments.make("probe/two-steps")))
     falling = {
@@ -116,8 +116,8 @@ def test_rewards_of_any_size_are_learnt_alike(name: str) -> None:
     assert float(metrics.values["value_loss"]) < 0.1, "in units of the targets' deviation"
 
 
-def test_what_else_the_policy_seeks_weighs_alike_with_rewards_of_any_size() -> None:
-    """`bonus` is given advantages in units of the critic, as novelty has a unit of its own."""
+def test_advantages_of_the_bonus_do_not_depend_on_the_scale_of_rewards() -> None:
+    """`bonus` receives advantages in units of the critic, because novelty has a separate unit."""
     row, given = BY_NAME["ppo-values"], []
     for environment in (plain := environments.make("probe/two-steps"), Scaled(plain)):
         state = jax.jit(lambda key, e=environment: row.make(e).init(key, row.config))(
@@ -144,14 +144,12 @@ def test_what_else_the_policy_seeks_weighs_alike_with_rewards_of_any_size() -> N
 
         ppo.learn(row.config, jnp.zeros(()), state.train, rollout, end, jax.random.key(2), bonus)
     small, large = (float(jnp.mean(jnp.abs(advantage))) for advantage in given)
-    assert (
-        0.5 < large / small < 2
-    )  # the critic's first values, before any learning, are the same for both
+    assert 0.5 < large / small < 2  # the critic's values before learning are the same for both
 
 
-def test_a_critic_without_a_last_layer_is_refused() -> None:
+def test_a_critic_without_a_value_head_raises_usage_error() -> None:
     row = BY_NAME["ppo-values"]
-    plain = StepwiseNetwork(jnp.zeros(3))  # nothing in it is a `ValueHead`
+    plain = StepwiseNetwork(jnp.zeros(3))  # has no `ValueHead`
     with pytest.raises(
         UsageError, match="config.normalize_values must be False for a network without"
     ):

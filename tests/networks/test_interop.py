@@ -1,4 +1,4 @@
-"""Networks of other libraries act, learn and are refused where they cannot."""
+"""Networks of other libraries act and learn, and unsuitable networks raise errors."""
 
 import re
 
@@ -61,10 +61,10 @@ class RecurrentNnx(nnx.Module):
 
 class Equinox(eqx.Module):
     network: eqx.nn.MLP
-    table: jax.Array  # integers: kept, not trained
+    table: jax.Array  # integers, which are not trained
 
     def __init__(self, inputs, outputs, key):
-        # A function of its own for each making: the structure must not depend on it.
+        # The structure of the network must not depend on the identity of this function.
         self.network = eqx.nn.MLP(
             inputs, outputs + 1, 16, 1, activation=lambda x: jnp.tanh(x), key=key
         )
@@ -103,7 +103,7 @@ RECURRENT = {
 
 
 def one_update(env, network, config):
-    """The network before and after, and the metrics."""
+    """Return the network before and after one update, and the metrics."""
     algorithm = ppo(env, network)
     state = algorithm.init(jax.random.key(0), config)
     after, metrics = jax.jit(algorithm.step)(state)
@@ -133,7 +133,7 @@ def test_recurrent_networks_learn(make):
 
 
 @pytest.mark.parametrize("squash", [False, True])
-def test_continuous_actions_have_a_learned_spread(squash):
+def test_continuous_actions_have_a_trained_standard_deviation(squash):
     env = rollax.make("probe/continuous")
     network = interop.from_linen(Linen(1), env, initial_std=0.5, squash=squash)
     before, after, metrics = one_update(env, network, SMALL)
@@ -146,7 +146,7 @@ def test_continuous_actions_have_a_learned_spread(squash):
 @pytest.mark.parametrize(
     "id, outputs", [("probe/multi-discrete", 4), ("probe/masked", 4), ("probe/two-agents", 2)]
 )
-def test_other_spaces(id, outputs):
+def test_spaces_of_several_choices_masks_and_agents(id, outputs):
     env = rollax.make(id)
     features = jax.tree.leaves(env.observation_space.sample(jax.random.key(0)))[-1].size
 
@@ -158,9 +158,8 @@ def test_other_spaces(id, outputs):
     network = interop.from_function(
         lambda key: jax.random.normal(key, (features, outputs + 1)), apply, env
     )
-    with jax.numpy_rank_promotion(
-        "allow"
-    ):  # the density of several choices compares [k, 1] with [n]
+    # The log-density of several choices compares [k, 1] with [n].
+    with jax.numpy_rank_promotion("allow"):
         _, _, metrics = one_update(env, network, SMALL)
     assert np.isfinite(metrics.values["loss"])
     if id == "probe/masked":
@@ -168,7 +167,7 @@ def test_other_spaces(id, outputs):
 
 
 @pytest.mark.parametrize("make", FEED_FORWARD.values(), ids=FEED_FORWARD)
-def test_leaves_are_arrays_and_seeds_are_a_vmap(make):
+def test_leaves_are_arrays_and_making_is_vmappable(make):
     env = rollax.make("probe/action-observation")
     networks = jax.vmap(make(env))(jax.random.split(jax.random.key(0), 2))
     assert all(
@@ -177,7 +176,7 @@ def test_leaves_are_arrays_and_seeds_are_a_vmap(make):
 
 
 @pytest.mark.parametrize("kind", ["linen", "nnx", "equinox"])
-def test_the_adapter_computes_what_the_module_computes(kind):
+def test_the_adapter_computes_the_outputs_of_the_module(kind):
     env, obs = rollax.make("probe/action-observation"), jnp.array([0.7])
     policy, value = {
         "linen": lambda: Linen(2).apply(Linen(2).init(jax.random.key(3), obs), obs),
@@ -192,7 +191,7 @@ def test_the_adapter_computes_what_the_module_computes(kind):
     )
 
 
-def test_linen_learns_which_action_the_observation_asks_for():
+def test_a_linen_network_learns_a_probe():
     env = rollax.make("probe/action-observation")
     algorithm = ppo(env, interop.from_linen(Linen(2), env))
     config = PPOConfig(
@@ -205,7 +204,7 @@ def test_linen_learns_which_action_the_observation_asks_for():
     assert metrics.values["reward"][-5:].mean() > 0.9
 
 
-def test_a_run_is_trained_and_loaded(tmp_path):
+def test_a_run_with_a_custom_network_is_trained_and_loaded(tmp_path):
     env = rollax.make("probe/action-observation")
     network = FEED_FORWARD["nnx"](env)
     options = rollax.RunOptions(
@@ -265,14 +264,14 @@ class NormalizedNnx(nnx.Module):
         ),
     ],
 )
-def test_what_does_not_fit_is_said(make, words):
+def test_unsuitable_networks_raise_usage_error(make, words):
     env = rollax.make("probe/action-observation")
     with pytest.raises(UsageError, match=words):
         make(env)(jax.random.key(0))
 
 
 @pytest.mark.quick
-def test_a_missing_flax_is_named(monkeypatch):
+def test_the_error_names_the_missing_library(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "flax.linen", None)
     with pytest.raises(UsageError, match=re.escape(install_command("linen"))):
         interop.from_linen(object(), rollax.make("probe/one-action"))
@@ -315,7 +314,7 @@ class Narrow(eqx.Module):
         (NormalizedNnx, "got the class NormalizedNnx of flax.nnx. Pass .*from_nnx"),
     ],
 )
-def test_modules_in_place_of_networks_are_named(network, words):
+def test_passing_a_module_as_the_network_raises_usage_error(network, words):
     with pytest.raises(UsageError, match=words):
         rollax.train("ppo", "probe/action-observation", network=network, total_steps=64)
 
@@ -327,9 +326,12 @@ def test_modules_in_place_of_networks_are_named(network, words):
         lambda env: interop.from_nnx(lambda rngs: NarrowNnx(rngs), env),
     ],
 )
-def test_a_module_that_does_not_fit_is_named(make):
-    """With the shapes of its arrays, and the observation that it must accept."""
+def test_a_module_with_other_input_shapes_raises_usage_error(make):
+    """The error has the shapes of its arrays, and the observation that it must accept."""
     env = rollax.make("gymnax/CartPole-v1")
-    words = r"must accept one observation of gymnax/CartPole-v1, float32\[4\].*but its module Linear .*[37], [37].* fails with"
+    words = (
+        r"must accept one observation of gymnax/CartPole-v1, float32\[4\].*but its "
+        r"module Linear .*[37], [37].* fails with"
+    )
     with pytest.raises(UsageError, match=words):
         make(env)(jax.random.key(0))

@@ -1,4 +1,7 @@
-"""Layers are what they say: cells equal equinox's, patches a convolution, embeddings an index, half precision the whole one."""
+"""Comparison of layers with references, and of half precision with single precision.
+
+The references are the cells of Equinox, a convolution, array indexing, and formulas in NumPy.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +31,10 @@ def close(left: Any, right: Any, tolerance: float = 1e-5) -> None:
 
 
 def made(make: Callable[[jax.Array], Any]) -> Any:
-    """What `make(key)` makes, with random numbers of about its own size in every leaf: no bias is zero and can be forgotten."""
+    """Return the result of `make(key)` with random numbers in every leaf.
+
+    No bias is zero, so a missing bias changes the outputs.
+    """
     leaves, structure = jax.tree.flatten(jax.eval_shape(make, jax.random.key(0)))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
     scales = [max(leaf.shape[-1:], default=1) ** -0.5 for leaf in leaves]
@@ -45,7 +51,7 @@ def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 def sample(space: Space, leading: tuple[int, ...] = ()) -> Any:
-    """A random value of a space, for each index of the leading axes."""
+    """Return a random value of a space for each index of the leading axes."""
     if isinstance(space, Dict):
         return {name: sample(part, leading) for name, part in space.items}
     if isinstance(space, Box) and space.dtype == "float32":
@@ -65,8 +71,8 @@ def sample(space: Space, leading: tuple[int, ...] = ()) -> Any:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", ["gru", "lstm"])
-def test_a_core_is_the_cell_of_equinox(name: str) -> None:
-    """Step by step, from a memory that is not the beginning's, with every weight and bias at work."""
+def test_a_core_equals_the_cell_of_equinox(name: str) -> None:
+    """Compare steps and sequences, from a memory that differs from the initial one."""
     core = made(lambda key: recurrent.CORE_CLASSES[name](INPUTS, SIZE, key=key))
 
     @jax.jit
@@ -82,8 +88,8 @@ def test_a_core_is_the_cell_of_equinox(name: str) -> None:
     close([outputs, own_outputs], [hidden, hidden])
 
 
-def test_a_minimal_gated_unit_is_its_recurrence() -> None:
-    """h' = (1 - z) h + z n with z and n of the input alone, in NumPy; a reset puts h back to zero before the step."""
+def test_mingru_equals_its_recurrence() -> None:
+    """h' = (1 - z) h + z n, in NumPy, where z and n depend on the input. A reset sets h to zero."""
     core = made(lambda key: recurrent.MinGRU(INPUTS, SIZE, key=key))
     reset = np.zeros((LENGTH, BATCH), bool)
     reset[0, 1] = reset[3, 0] = reset[6, 2] = True
@@ -103,7 +109,7 @@ def test_a_minimal_gated_unit_is_its_recurrence() -> None:
 
 
 def equations(jaxpr: Any, inside: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every equation of a program, with the names of those that it lies in."""
+    """Yield every equation of a program, with the names of the equations that contain it."""
     for equation in jaxpr.eqns:
         yield inside, equation
         for part in jax.tree.leaves(
@@ -114,7 +120,7 @@ def equations(jaxpr: Any, inside: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def unrolled(name: str, length: int = LENGTH) -> list[tuple[tuple[str, ...], Any]]:
-    """The equations of a core's `unroll`, which is neither computed nor compiled."""
+    """Return the equations of a core's `unroll`, without compiling it."""
     core = jax.eval_shape(
         lambda key: recurrent.CORE_CLASSES[name](INPUTS, SIZE, key=key), jax.random.key(0)
     )
@@ -132,8 +138,8 @@ def unrolled(name: str, length: int = LENGTH) -> list[tuple[tuple[str, ...], Any
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm"])
-def test_inputs_are_projected_at_once(name: str) -> None:
-    """One product with the inputs of all steps before the loop; in it, one with the memory, by the recurrent weights."""
+def test_inputs_are_projected_before_the_loop(name: str) -> None:
+    """One product has the inputs of all steps, and one in the loop has the recurrent weights."""
     products = [
         (inside, eqn) for inside, eqn in unrolled(name) if eqn.primitive.name == "dot_general"
     ]
@@ -149,8 +155,8 @@ def test_inputs_are_projected_at_once(name: str) -> None:
     assert shapes(recurrence) == sorted([(BATCH, SIZE), (gates * SIZE, SIZE)])
 
 
-def test_a_minimal_gated_unit_has_no_loop() -> None:
-    """Nothing runs step after step, and each doubling of the length adds as much as the one before: depth is logarithmic."""
+def test_mingru_has_no_loop() -> None:
+    """Each doubling of the length adds equally many operations, so the depth is logarithmic."""
     counts = []
     for length in (16, 32, 64, 128):
         found = unrolled("mingru", length)
@@ -161,8 +167,8 @@ def test_a_minimal_gated_unit_has_no_loop() -> None:
 
 @pytest.mark.parametrize("kind", recurrent.CORE_CLASSES)
 @pytest.mark.parametrize("output", ["last", "sum"])
-def test_a_stack_is_its_layers_in_turn(kind: str, output: recurrent.CoreOutput) -> None:
-    """Every layer takes what the one below gives; the output is the last one's, or the sum of all."""
+def test_a_stack_equals_its_layers_in_turn(kind: str, output: recurrent.CoreOutput) -> None:
+    """Each layer receives the output of the layer below. The output is the last one or the sum."""
     stack = made(lambda key: recurrent.make_recurrent_core(kind, INPUTS, SIZE, 3, output, key))
     reset = jnp.zeros((LENGTH, BATCH), bool).at[2, 1].set(True)
 
@@ -183,14 +189,14 @@ def test_a_stack_is_its_layers_in_turn(kind: str, output: recurrent.CoreOutput) 
     )
 
 
-def test_layers_begin_with_weights_of_their_own() -> None:
+def test_layers_start_with_different_weights() -> None:
     stack = recurrent.make_recurrent_core("mingru", SIZE, SIZE, 2, "last", jax.random.key(0))
     first, second = (core.gate.weight for core in stack.cores)
     assert not np.allclose(first, second)
 
 
 @pytest.mark.parametrize("output", ["last", "sum"])
-def test_one_layer_is_no_stack(output: recurrent.CoreOutput) -> None:
+def test_one_layer_is_not_stacked(output: recurrent.CoreOutput) -> None:
     assert isinstance(
         made(lambda key: recurrent.make_recurrent_core("gru", INPUTS, SIZE, 1, output, key)),
         recurrent.GRU,
@@ -199,7 +205,7 @@ def test_one_layer_is_no_stack(output: recurrent.CoreOutput) -> None:
 
 @pytest.mark.quick
 def test_residual_blocks_by_hand() -> None:
-    """x + memory(norm(x)), then x + dense(norm(x)), one block after the other, from a projection to the memory's size."""
+    """Each block is x + memory(norm(x)), then x + dense(norm(x)), after a projection."""
     memory = made(
         lambda key: recurrent.make_recurrent_core("mingru", INPUTS, SIZE, 2, "residual", key)
     )
@@ -235,10 +241,10 @@ def test_residual_blocks_by_hand() -> None:
         (6, 5, 2, 1, 2),
     ],
 )
-def test_patches_are_a_convolution(
+def test_convolution_equals_that_of_jax(
     height: int, width: int, channels: int, kernel: int, stride: int
 ) -> None:
-    """`jax.lax.conv_general_dilated` without padding, and its gradients, by weights and by image."""
+    """Compare outputs and gradients with `jax.lax.conv_general_dilated` without padding."""
     layer = made(lambda key: layers.Convolution(channels, 6, kernel, stride, key=key))
     image = normal((height, width, channels))
 
@@ -266,8 +272,8 @@ def test_patches_are_a_convolution(
     close(gradient, expected_gradient, 1e-4)
 
 
-def test_pictures_are_scaled() -> None:
-    """Bytes are shares of 255; floats are taken as they are."""
+def test_images_are_scaled() -> None:
+    """Bytes are divided by 255. Floats are not changed."""
     network = made(lambda key: layers.CNN(3, ((4, 2, 1), (5, 2, 2)), "relu", key=key))
     picture = sample(Box(0, 255, (7, 6, 3), "uint8"))
     see = jax.jit(lambda network, picture: network(picture))
@@ -278,8 +284,8 @@ def test_pictures_are_scaled() -> None:
 GRID = Grid((4, 5), (6, 5, 2))
 
 
-def test_an_embedding_is_an_index() -> None:
-    """Of each number into the table of its place in the cell, side by side, to the bit."""
+def test_an_embedding_equals_an_index() -> None:
+    """Each number selects a row of the table of its channel. Rows are concatenated, bit for bit."""
     embedding = made(lambda key: layers.Embedding(GRID, 7, key=key))
     cells = sample(GRID)
     expected = np.concatenate(
@@ -291,7 +297,10 @@ def test_an_embedding_is_an_index() -> None:
 
 @pytest.mark.parametrize(("filters", "is_convolved"), [(None, True), ((), False), ([], False)])
 def test_symbols_have_no_magnitude(filters: Any, is_convolved: bool) -> None:
-    """Other numbers for the same symbols, with the tables' rows in the same new order, change nothing; without, they do."""
+    """A permutation of symbols and of the rows of the tables changes nothing.
+
+    A permutation of symbols alone does.
+    """
     encoder = made(lambda key: layers.Encoder(GRID, (8,), "tanh", filters, 3, key=key))
     assert bool(encoder.convolutions) == is_convolved
     orders = [np.random.default_rng(n).permutation(size) for n, size in enumerate(GRID.sizes)]
@@ -310,8 +319,8 @@ def test_symbols_have_no_magnitude(filters: Any, is_convolved: bool) -> None:
 
 @pytest.mark.parametrize("cells", [(1, 1), (2, 5), (3, 3), (4, 4), (3, 7), (7, 7)])
 @pytest.mark.parametrize("filters", [None, ()])
-def test_no_cell_is_overlooked(cells: tuple[int, int], filters: tuple[()] | None) -> None:
-    """However small or large the grid, another symbol anywhere gives other features."""
+def test_every_cell_affects_the_features(cells: tuple[int, int], filters: tuple[()] | None) -> None:
+    """A different symbol in any cell of a grid of any size gives other features."""
     grid = Grid(cells, (5,))
     encoder = made(lambda key: layers.Encoder(grid, (8,), "tanh", filters, 3, key=key))
     changed = [np.zeros(grid.shape, np.uint8)]
@@ -325,9 +334,12 @@ def test_no_cell_is_overlooked(cells: tuple[int, int], filters: tuple[()] | None
 
 
 def test_which_parts_are_embedded_and_convolved() -> None:
-    """Grids are embedded, those wide enough, boards and images go through convolutions, and the mask of actions is no feature.
+    """Grids are embedded.
 
-    Without filters only the images of pixels do, and those that no filter fits are flat.
+    Large grids, boards and images are convolved. The action mask is ignored.
+
+    Without filters only images of pixels are convolved, and images that no filter fits are
+    flattened.
     """
     grids: dict[str, Space] = {"view": Grid((5, 5), (13, 12)), "goal": Grid((1, 1), (4, 4))}
     images = {
@@ -355,7 +367,7 @@ def test_which_parts_are_embedded_and_convolved() -> None:
 
 
 def attentive(heads: int, space: Space = GRID) -> Any:
-    """Attention before a head that shows what it is given."""
+    """Return attention before a head that returns its inputs."""
 
     def shown(size, key):
         return lambda features, obs: features
@@ -363,8 +375,8 @@ def attentive(heads: int, space: Space = GRID) -> Any:
     return layers.AttentionHead(space, INPUTS, heads, 3, shown, key=jax.random.key(0))
 
 
-def test_attention_finds_the_cell_that_the_features_ask_for() -> None:
-    """Its symbols' embeddings and its place, beside the features, where the query leaves no doubt."""
+def test_attention_selects_the_cell_of_the_query() -> None:
+    """With a sharp query, the output has the features, and the embedding and place of one cell."""
     attention, cells, features, asked = (
         attentive(1),
         sample(GRID),
@@ -382,8 +394,8 @@ def test_attention_finds_the_cell_that_the_features_ask_for() -> None:
     np.testing.assert_allclose(sharp(features, cells), expected, rtol=1e-5)
 
 
-def test_heads_of_attention_by_hand() -> None:
-    """Softmax of scaled products, head by head, of every grid there is."""
+def test_attention_heads_by_hand() -> None:
+    """Each head computes a softmax of scaled products, for every grid."""
     space = Dict({"board": Grid((2, 3), (4,)), "speed": Box(-1.0, 1.0, (2,)), "view": GRID})
     attention, obs, features = attentive(2, space), sample(space), normal((INPUTS,))
     expected = [features]
@@ -401,14 +413,14 @@ def test_heads_of_attention_by_hand() -> None:
     )
 
 
-def test_without_cells_there_is_nothing_to_find() -> None:
+def test_without_cells_attention_changes_nothing() -> None:
     np.testing.assert_array_equal(
         attentive(2, Box(-1.0, 1.0, (2,)))(inputs(), normal((2,))), inputs()
     )
 
 
 class Nowhere:
-    """Spaces, of which networks are made; nothing can be done there."""
+    """Environment with spaces only, to build networks."""
 
     name, num_agents, time_limit = "test/nowhere", None, None
 
@@ -429,7 +441,7 @@ class Nowhere:
 
 
 ACTIONS = {"choices": MultiDiscrete((2, 3)), "box": Box(-1.0, 1.0, (2,))}
-# Half precision has eight bits of fraction; measured are less than 0.01.
+# Half precision has eight significant bits. The measured differences are below 0.01.
 LOOSE = 0.02
 CASES = [
     ("lstm", "choices", {"shared": True, "attention": 2}),
@@ -438,7 +450,7 @@ CASES = [
 
 
 def half_and_whole(core: str, action: str, changes: dict[str, Any]) -> tuple[Any, Any]:
-    """A network in whole and in half precision, with the same parameters."""
+    """Return networks in single and half precision with the same parameters."""
     shape: Any = {
         "hidden": (16,),
         "core": core,
@@ -456,7 +468,7 @@ def half_and_whole(core: str, action: str, changes: dict[str, Any]) -> tuple[Any
 
 
 def seen() -> tuple[Any, np.ndarray]:
-    """Observations `[L, B]`, and resets."""
+    """Return observations `[L, B]` and resets."""
     reset = np.zeros((LENGTH, BATCH), bool)
     reset[3, 1] = True
     return sample(Nowhere(ACTIONS["box"]).observation_space, (LENGTH, BATCH)), reset
@@ -464,7 +476,7 @@ def seen() -> tuple[Any, np.ndarray]:
 
 @jax.jit
 def shown(net: Any, obs: Any, reset: jax.Array) -> Any:
-    """What a sequence and a step give, and the gradient of something that depends on all of it."""
+    """Return the outputs of a sequence and a step, and the gradient of a loss of all outputs."""
 
     def loss(net: Any) -> Any:
         sequence = net.unroll(batch_carry(net, BATCH), obs, reset)
@@ -481,8 +493,8 @@ def shown(net: Any, obs: Any, reset: jax.Array) -> Any:
 
 
 @pytest.mark.parametrize(("core", "action", "changes"), CASES)
-def test_half_precision_is_near_the_whole(core: str, action: str, changes: dict[str, Any]) -> None:
-    """In steps and sequences: what comes out is float32 and near, but not equal; so are gradients; parameters are the same."""
+def test_half_precision_is_approximate(core: str, action: str, changes: dict[str, Any]) -> None:
+    """Outputs and gradients are float32 and close, but not equal. Parameters are the same."""
     networks = half_and_whole(core, action, changes)
     outputs, gradients = zip(*(shown(net, *seen()) for net in networks), strict=True)
     assert {leaf.dtype for leaf in jax.tree.leaves((networks, outputs, gradients))} == {
@@ -509,23 +521,26 @@ def test_half_precision_is_near_the_whole(core: str, action: str, changes: dict[
         (Grid((5, 5), (2,)), ((4, 8, 1),)),
     ],
 )
-def test_filters_that_do_not_fit_are_refused(space: Any, filters: Any) -> None:
-    """Rather than leave the network blind."""
+def test_filters_that_do_not_fit_raise_value_error(space: Any, filters: Any) -> None:
+    """Otherwise the network would ignore the observation."""
     with pytest.raises(
         ValueError, match="must fit the input, but a kernel .* the size of the observation"
     ):
         layers.Encoder(space, (4,), "relu", filters, key=jax.random.key(0))
 
 
-def test_the_usual_filters_leave_small_observations_whole() -> None:
+def test_default_filters_skip_small_observations() -> None:
     assert layers.Encoder(Box(0, 1, (2, 2, 3)), (), "relu", None, key=jax.random.key(0))(
         jnp.zeros((2, 2, 3))
     ).shape == (12,)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
-def test_inputs_keep_their_order(dtype: str) -> None:
-    """Row by row, on which saved weights rely; bytes as shares of 255, truths as 0 and 1."""
+def test_flattening_keeps_the_order(dtype: str) -> None:
+    """Saved weights depend on the order of rows.
+
+    Bytes are divided by 255, and booleans are 0 or 1.
+    """
     value = np.asarray([[1, 0, 0], [1, 1, 0]], dtype)
     flat = layers._flatten_value(Box(0.0, 1.0, (2, 3), dtype), jnp.asarray(value))  # pyright: ignore[reportPrivateUsage]
     np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""What critics alone may see, "global_state", moves no policy, and the value where there is a critic of its own."""
+"""The part "global_state" of observations affects only the values of separate critics."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ class Nowhere:
 
 
 def moved(function: Callable[[Any], Any]) -> dict[str, bool]:
-    """Whether the outputs of a function of the observation change with each of its parts."""
+    """Return for each part of the observation whether the outputs depend on it."""
 
     def total(obs: Any) -> jax.Array:
         numbers = [
@@ -42,7 +42,7 @@ def moved(function: Callable[[Any], Any]) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("name", ["ppo", "impala", "ppo_rnd", "pqn", "dqn", "sac", "td3"])
-def test_no_policy_sees_it(name: str) -> None:
+def test_policies_ignore_the_global_state(name: str) -> None:
     entry = ALGORITHMS[name]
     network = entry.make_network(Nowhere(ACTIONS[name]), entry.network_config(), jax.random.key(0))  # pyright: ignore[reportArgumentType]
     if name in ("dqn", "sac", "td3"):
@@ -62,7 +62,7 @@ def test_no_policy_sees_it(name: str) -> None:
     assert moved(lambda obs: output(obs).value) == {"own": True, "global_state": True}
 
 
-def test_novelty_is_of_what_the_policy_sees() -> None:
+def test_novelty_ignores_the_global_state() -> None:
     made = novelty.init_novelty(SPACE, PPORNDConfig(), jax.random.key(0))
     assert moved(lambda obs: novelty.prediction_error(made, obs)) == {
         "own": True,
@@ -74,6 +74,6 @@ def test_novelty_is_of_what_the_policy_sees() -> None:
     }
 
 
-def test_parts_of_critics() -> None:
+def test_critic_only_parts_of_spaces() -> None:
     assert layers.critic_only_parts(SPACE) == ("global_state",)
     assert layers.critic_only_parts(Dict({"own": OWN})) == () == layers.critic_only_parts(WHOLE)

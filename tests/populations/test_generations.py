@@ -1,4 +1,4 @@
-"""Population-based training as functions on a population's state: who is copied, what a copy has for itself, what stays."""
+"""Tests of population-based training: selection, copies, and states that do not change."""
 
 import functools
 from typing import Any
@@ -29,13 +29,13 @@ SETTINGS = PPOConfig(num_envs=4, num_steps=4, num_minibatches=2, num_epochs=1)
 
 
 def programs() -> tuple[Any, Any, Any]:
-    """A population of PPO that evolves: its state after one update, one update, one generation."""
+    """Return a population of PPO: its state after one update, the update, and the generation."""
     state, step, generation = _programs()
     return again(state), step, generation
 
 
 def again(state: Any) -> Any:
-    """The same state, which the check against reuse of keys takes for another."""
+    """Return the same state with cloned keys, because of the check against key reuse."""
     return jax.tree.map(
         lambda x: jax.random.clone(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x, state
     )
@@ -61,7 +61,7 @@ def _programs() -> tuple[Any, Any, Any]:
 
 
 def scored(state: Any, fitness: Any, is_well: Any = None) -> Any:
-    """The state with these mean returns in training."""
+    """Return the state with the given mean returns of training."""
     fitness, well = jnp.asarray(fitness, jnp.float32), jnp.ones(MEMBERS, bool)
     return state._replace(
         total_return=3 * fitness,
@@ -83,7 +83,7 @@ def member(state: Any, index: int) -> list[bytes]:
 RISING = np.arange(MEMBERS) / 10
 
 
-def test_survivors_do_not_change_in_any_bit() -> None:
+def test_survivors_keep_every_bit() -> None:
     before, _, generation = programs()
     after, happened = generation(scored(before, RISING))
     replaced = np.flatnonzero(np.asarray(happened.parent) != np.arange(MEMBERS))
@@ -93,8 +93,8 @@ def test_survivors_do_not_change_in_any_bit() -> None:
 
 
 @pytest.mark.quick
-def test_parents_are_among_the_best_and_children_are_their_copies() -> None:
-    """All but settings, keys, and starts that were drawn ahead with the keys before."""
+def test_parents_are_the_best_and_children_are_copies() -> None:
+    """Copies differ from their parents in settings, keys, and starts drawn with previous keys."""
     before, _, generation = programs()
     after, happened = generation(scored(before, RISING))
     paths = [
@@ -118,7 +118,7 @@ def test_parents_are_among_the_best_and_children_are_their_copies() -> None:
 
 
 def test_children_of_one_parent_differ() -> None:
-    """In keys and in settings, and after one update in what they have learnt."""
+    """They have different keys and settings, and different parameters after one update."""
     state, step, generation = programs()
     only_one = np.where(np.arange(MEMBERS) == 5, 1.0, np.nan)
     after, happened = generation(scored(state, only_one, is_well=np.isfinite(only_one)))
@@ -138,8 +138,8 @@ def test_children_of_one_parent_differ() -> None:
     assert len({starts[index].tobytes() for index in range(MEMBERS)}) == MEMBERS
 
 
-def test_children_of_one_parent_differ_where_settings_do_not_move() -> None:
-    """Other keys alone make another run."""
+def test_children_differ_even_with_equal_settings() -> None:
+    """Different keys alone make different runs."""
     state, step, _ = programs()
     only_one = np.where(np.arange(MEMBERS) == 5, 1.0, np.nan)
     still = jax.jit(
@@ -152,14 +152,14 @@ def test_children_of_one_parent_differ_where_settings_do_not_move() -> None:
         np.testing.assert_allclose(
             happened.settings[name], getattr(state.members.config, name)[5], rtol=1e-5
         )
-    for _ in range(12):  # in one of them the few actions of two may happen to be the same
+    for _ in range(12):  # because the few actions of two members may be equal in one update
         after, _ = step(after)
     weights = max(jax.tree.leaves(after.members.train.network), key=lambda leaf: leaf.size)
     assert len({raw(weights)[index].tobytes() for index in range(MEMBERS)}) == MEMBERS
 
 
-def test_a_member_that_is_not_finite_is_replaced() -> None:
-    """Whatever its returns look like, and however many there are; a member whose return is not finite is one too."""
+def test_a_nonfinite_member_is_replaced() -> None:
+    """It is replaced whatever its return. A member with a nonfinite return is also replaced."""
     state, _, generation = programs()
     well = np.arange(MEMBERS) > 2
     broken = scored(state, np.where(well, RISING, 100.0), is_well=well)
@@ -174,7 +174,7 @@ def test_a_member_that_is_not_finite_is_replaced() -> None:
     assert happened.parent[7] in (5, 6)
 
 
-def test_updates_find_out_what_is_not_finite() -> None:
+def test_updates_detect_nonfinite_members() -> None:
     state, step, generation = programs()
     train = state.members.train
     broken = train._replace(network=jax.tree.map(lambda x: x.at[3].set(jnp.nan), train.network))
@@ -185,8 +185,8 @@ def test_updates_find_out_what_is_not_finite() -> None:
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(after.members.train.network))
 
 
-def test_equal_members_stay() -> None:
-    """There is nothing to learn from a copy of one that is no better, nor where nothing is known yet."""
+def test_equal_members_are_not_replaced() -> None:
+    """Nor are members before any fitness is known."""
     state, _, generation = programs()
     for fitness in (np.full(MEMBERS, -500.0), np.full(MEMBERS, np.nan)):
         after, happened = generation(scored(again(state), fitness))
@@ -196,8 +196,11 @@ def test_equal_members_stay() -> None:
         ]
 
 
-def test_fitness_is_of_the_episodes_since_the_last_generation() -> None:
-    """The last one that is known stays where no episode has ended since: such a member is left out, and continues to count."""
+def test_fitness_is_the_return_since_the_last_generation() -> None:
+    """A member without a new episode keeps its last fitness and is left out.
+
+    Its episodes continue to count.
+    """
     state, step, generation = programs()
     state, first = generation(scored(state, RISING))
     state, metrics = step(state)
@@ -214,7 +217,7 @@ def test_fitness_is_of_the_episodes_since_the_last_generation() -> None:
     assert not np.any(after.episodes)
 
 
-def test_the_same_state_evolves_the_same_and_the_next_generation_otherwise() -> None:
+def test_a_generation_is_deterministic_and_the_next_one_differs() -> None:
     state, _, generation = programs()
     state = scored(state, RISING)
     (after, first), (_, repeated) = generation(state), generation(again(state))
@@ -228,8 +231,8 @@ def test_the_same_state_evolves_the_same_and_the_next_generation_otherwise() -> 
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "entropy_coefficient"])
-def test_what_evolves_is_what_updates_use(name: str) -> None:
-    """A rate of zero leaves the parameters as they are, another does not; the entropy bonus has its share of the loss."""
+def test_updates_use_the_evolved_settings(name: str) -> None:
+    """A learning rate of zero changes no parameter, and the loss includes the entropy bonus."""
     state, step, _ = programs()
     half = np.arange(MEMBERS) % 2 == 0
     config = {name: jnp.where(half, 0.0, getattr(state.members.config, name))}
@@ -263,9 +266,10 @@ FITNESS = st.lists(
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(fitness=FITNESS, fraction=st.floats(0.0, 0.5), seed=st.integers(0, 99))
 def test_ranks_and_parents(fitness: list[float], fraction: float, seed: int) -> None:
-    """Ranks are an order from the best, by index among equals, NaN last; parents are better than those replaced, and stay.
+    """Ranks start with the best, with ties by index and NaN last.
 
-    Members that are well and of unknown fitness are left out of the comparison.
+    Parents are better than the members that they replace, and are not replaced. Finite members with
+    unknown fitness are left out of the comparison.
     """
     size, values = len(fitness), np.array(fitness, np.float32)
     place = np.asarray(rank_members(jnp.asarray(values)))
@@ -307,8 +311,8 @@ SPANS = [
 @pytest.mark.parametrize(
     "method", [EvolutionConfig(), EvolutionConfig(resample=0.0, factor=100.0, step=1.0)]
 )
-def test_numbers_stay_in_their_range(span: Range, method: EvolutionConfig) -> None:
-    """Also when they are perturbed a hundred times in a row, beginning at either end."""
+def test_settings_stay_in_their_range(span: Range, method: EvolutionConfig) -> None:
+    """Settings are perturbed a hundred times, starting from both ends of the range."""
     draw_key, walk_key = jax.random.split(jax.random.key(1))
     low, high = np.float32(span.low), np.float32(span.high)
     drawn = jax.vmap(lambda key: sample_setting(key, span))(jax.random.split(draw_key, 100))
@@ -326,8 +330,8 @@ def test_numbers_stay_in_their_range(span: Range, method: EvolutionConfig) -> No
     assert np.all((values >= low) & (values <= high)) and len(set(values.ravel().tolist())) > 180
 
 
-def test_perturbed_and_drawn_anew() -> None:
-    """A perturbation is within the factor, about as often up as down; a share is drawn from the whole range."""
+def test_perturbed_and_resampled_settings() -> None:
+    """Perturbations are within the factor, equally often up and down. A share is resampled."""
     span, factor = Range(1e-6, 1.0, "log"), np.log(EvolutionConfig().factor)
 
     def moved(resample: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Selection in populations that evolve: a member is not replaced because its episodes are long."""
+"""Tests of selection in evolving populations with episodes of different lengths."""
 
 from typing import Any, NamedTuple
 
@@ -24,12 +24,12 @@ from rollax.populations.evolution import EvolutionConfig, Range, evolve, evolvin
 from rollax.spaces import Box, Discrete
 
 NUM_ENVS, NUM_STEPS = 4, 64
-HAZARDS = (0.001, 0.02)  # chance in each step that the episode ends, by action
+HAZARDS = (0.001, 0.02)  # probability that the episode ends in a step, by action
 RANGES = {"noise": Range(0.0, 1.0)}
 
 
 class Hazard:
-    """A reward in every step until the episode ends, which it does with a chance that depends on the action."""
+    """Environment with a constant reward, where the action determines the probability of an end."""
 
     name, num_agents, time_limit, info_reductions = "hazard", None, None, {}
     observation_space, action_space = Box(0, 1, (1,)), Discrete(2)
@@ -82,9 +82,10 @@ def fixed_policy(environment: Any) -> Algorithm:
 
 
 def replaced(reward: float, generations: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Return how often members of long and of short episodes became copies of the other kind, over 64 runs, by generation.
+    """Return how often members with long and with short episodes became copies of the other kind.
 
-    A run is one population of 8 members, of which the first half lives long.
+    The counts are over 64 runs, by generation. A run is a population of 8 members, and the first
+    half has long episodes.
     """
     from rollax.config import settings_dataclass, traced_field
 
@@ -107,9 +108,8 @@ def replaced(reward: float, generations: int, seed: int) -> tuple[np.ndarray, ..
         return state, jnp.stack([jnp.sum(is_other & (before == kind)) for kind in (0.0, 1.0)])
 
     counts = []
-    with jax.debug_key_reuse(
-        False
-    ):  # which takes a loop over keys, once mapped over, for a second use of them
+    # The check takes a vmapped loop over keys for a second use of them.
+    with jax.debug_key_reuse(False):
         state = jax.jit(jax.vmap(begin))(jax.random.split(jax.random.key(seed), 64))
         go = jax.jit(jax.vmap(one_generation))
         for _ in range(generations):
@@ -119,7 +119,7 @@ def replaced(reward: float, generations: int, seed: int) -> tuple[np.ndarray, ..
 
 
 def test_long_episodes_are_no_disadvantage() -> None:
-    """Most members with a hazard of .001 have no ended episode yet, and others have short ones alone."""
+    """Most members with a hazard of 0.001 have not ended an episode yet."""
     good, bad = replaced(reward=1.0, generations=6, seed=0)
     assert good[0] == 0 and good.sum() <= bad.sum() / 40, (
         f"replaced although better: {good}, although worse: {bad}"
@@ -128,14 +128,14 @@ def test_long_episodes_are_no_disadvantage() -> None:
 
 
 def test_long_episodes_are_no_advantage() -> None:
-    """Where each step costs, those that never end are the bad ones."""
+    """With a cost per step, members with long episodes are the worse ones."""
     bad, good = replaced(reward=-1.0, generations=6, seed=1)
     assert good.sum() <= bad.sum() / 40, f"replaced although better: {good}, although worse: {bad}"
     assert bad.sum() > 32
 
 
 def test_ppo_on_cartpole_does_not_replace_better_members() -> None:
-    """A generation every 64 steps, from the first on, while episodes are longer than that."""
+    """There is a generation every 64 steps, while episodes are longer than that."""
     size, environment = 12, make("gymnax/CartPole-v1")
     ranges = {"learning_rate": Range(1e-5, 1e-2, "log")}
     config = PPOConfig(num_envs=8, num_steps=64, num_minibatches=4, num_epochs=4)
@@ -148,16 +148,17 @@ def test_ppo_on_cartpole_does_not_replace_better_members() -> None:
         make_evaluator(environment, algorithm, 64, 500, greedy=False),
     )
     step, evaluate = jax.jit(running.step), jax.jit(jax.vmap(play))
+    # As in a run, fitness needs at least one episode per environment.
     generation = jax.jit(
         lambda state: evolve(many, state, ranges, EvolutionConfig(min_episodes=config.num_envs))
-    )  # as a run does
+    )
     keys = tuple(jax.random.split(key, size) for key in jax.random.split(jax.random.key(5)))
     state = jax.jit(running.init)(
         keys, jax.tree.map(lambda x: jnp.full(size, x), tree.to_arrays(config))
     )
     wrong = number = 0
     for index in range(8):
-        # Of the policies that acted; less than a fifth may be chance.
+        # Values of the policies that acted. Differences of less than a fifth may be chance.
         value = np.asarray(
             evaluate(state.members, jax.random.split(jax.random.key(index), size)).returns
         ).mean(axis=1)

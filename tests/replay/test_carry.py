@@ -1,4 +1,4 @@
-"""A policy's memory is kept in replay: what is learnt from begins with the memory that the policy had there."""
+"""Replay stores the memory of the policy, with which learning from a sample starts."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import make_uniform_replay
 from rollax.spaces import Box, Discrete
 
-FIRST = 10  # what a memory begins with
+FIRST = 10  # initial memory
 CONFIG = ReplayConfig(
     num_envs=4,
     num_steps=12,
@@ -29,7 +29,10 @@ CONFIG = ReplayConfig(
 
 
 class Clock(eqx.Module):
-    """Shows the time since its start, for 1 to 5 steps. With agents, each leaves a step before the one in front of it."""
+    """Environment that shows the time since its start, for 1 to 5 steps.
+
+    With agents, each leaves one step before the previous agent.
+    """
 
     agents: int | None = eqx.field(static=True, default=None)
 
@@ -64,7 +67,7 @@ class Agent(NamedTuple):
 
 
 def learn(agent: Agent, config: Any, batch: Any, key: jax.Array) -> tuple[Agent, Any]:
-    """Learns nothing, but says how far the memories that samples begin with are from the number of steps taken."""
+    """Learn nothing, and report the difference between stored memories and the number of steps."""
     memory = jnp.where(batch.reset, FIRST, batch.carry)
     error = jnp.abs(memory - FIRST - batch.obs[:, 0])
     return agent, {"td_error": error, "loss": jnp.max(error), "resets": jnp.sum(batch.reset)}
@@ -84,7 +87,7 @@ COUNTING = AgentFns(
 
 @cache
 def played(agents: int | None, num_steps: int) -> tuple[OffPolicyState, list[Any]]:
-    """Three updates, of which the first begins with random actions: the state after them, and their metrics."""
+    """Return the state and the metrics of three updates, the first of which acts randomly."""
     algorithm = off_policy(Clock(agents), COUNTING, lambda config: make_uniform_replay(num_steps))
     state, metrics = algorithm.init(jax.random.key(0), CONFIG), []
     step = jax.jit(algorithm.step)
@@ -96,7 +99,10 @@ def played(agents: int | None, num_steps: int) -> tuple[OffPolicyState, list[Any
 
 @pytest.mark.parametrize("agents", [None, 3])
 def test_memory_and_starts_are_in_replay(agents: int | None) -> None:
-    """Each row has the memory that the step before left, before any reset, and says whether an episode begins with it."""
+    """Each row has the memory after the previous step, before any reset.
+
+    It also has a flag for the start of an episode.
+    """
     state, _ = played(agents, 1)
     steps, sizes = jax.tree.map(np.asarray, (state.replay.data, state.replay.size))
     restarts = 0
@@ -107,7 +113,7 @@ def test_memory_and_starts_are_in_replay(agents: int | None) -> None:
         np.testing.assert_array_equal(row.reset[1:], ended[:-1])
         np.testing.assert_array_equal(row.reset, row.obs[:, 0] == 0)
         after = np.where(row.reset, FIRST, row.carry) + 1
-        # Who has left before the others remembers on, and nothing of that is kept.
+        # The memory of an agent that is done changes further, but these steps are not stored.
         counts = ~row.reset[1:] if agents else np.ones(size - 1, bool)
         np.testing.assert_array_equal(row.carry[1:][counts], after[:-1][counts])
         restarts += row.reset[1:].sum()
@@ -116,10 +122,10 @@ def test_memory_and_starts_are_in_replay(agents: int | None) -> None:
 
 @pytest.mark.parametrize("agents", [None, 3])
 @pytest.mark.parametrize("num_steps", [1, 3])
-def test_samples_begin_with_the_memory_of_their_observation(
+def test_samples_start_with_the_memory_of_their_observation(
     agents: int | None, num_steps: int
 ) -> None:
-    """Of every sample, also where returns are over several steps."""
+    """This includes samples with returns over several steps."""
     _, metrics = played(agents, num_steps)
     assert [float(told.values["loss"]) for told in metrics] == [0.0] * len(metrics)
     assert (

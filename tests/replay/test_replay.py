@@ -1,4 +1,4 @@
-"""Replay: what was added is what is drawn, and nothing else; in a ring, with its types, by stream, and by priority."""
+"""Tests of replay: rows, types, streams, sequences and priorities."""
 
 import collections
 import dataclasses
@@ -33,7 +33,7 @@ def example() -> dict[str, Any]:
 
 
 def row(streams: int, time: int) -> dict[str, Any]:
-    """Every stream's number tells its stream and the time."""
+    """Return a row whose number encodes the stream and the time."""
     number = 1000 * jnp.arange(streams, dtype=jnp.int32) + time
     picture = jnp.broadcast_to(number[:, None, None] % 256, (streams, 2, 2)).astype(jnp.uint8)
     return {"picture": picture, "half": number.astype(jnp.bfloat16), "number": number}
@@ -49,7 +49,10 @@ def compiled(name: str) -> Any:
 
 
 def filled(streams: int, places: int, keeps: Any) -> tuple[ring.ReplayState, list[list[int]]]:
-    """A ring to which a row was added at every time, by the streams that keep it; and each stream's numbers, oldest first."""
+    """Return a replay state with a row per time, and the numbers of each stream from the oldest.
+
+    `keeps` has for each time the streams that store their row.
+    """
     replay, kept = (
         ring.init_replay(example(), streams, streams * places),
         [[] for _ in range(streams)],
@@ -69,8 +72,8 @@ def filled(streams: int, places: int, keeps: Any) -> tuple[ring.ReplayState, lis
     seed=st.integers(0, 9999),
     time=st.integers(1, 15),
 )
-def test_samples_are_what_was_added(streams: int, places: int, seed: int, time: int) -> None:
-    """All of the last rows come, in their types, and none that was never added, was overwritten, or was not to be kept."""
+def test_samples_are_the_stored_rows(streams: int, places: int, seed: int, time: int) -> None:
+    """All stored rows are drawn with their types, and no overwritten or skipped rows."""
     keeps = np.random.default_rng(seed).random((time, streams)) < 0.7
     replay, kept = filled(streams, places, keeps)
     everything = sorted(number for numbers in kept for number in numbers)
@@ -94,8 +97,8 @@ def test_samples_are_what_was_added(streams: int, places: int, seed: int, time: 
     seed=st.integers(0, 9999),
     time=st.integers(1, 15),
 )
-def test_sequences_are_rows_in_a_row(streams: int, length: int, seed: int, time: int) -> None:
-    """Each sequence that is whole comes, from the oldest to the newest, and none across the place where the ring is written."""
+def test_sequences_are_consecutive_rows(streams: int, length: int, seed: int, time: int) -> None:
+    """Every complete sequence is drawn, and none across the write position of the ring."""
     keeps = np.random.default_rng(seed).random((time, streams)) < 0.8
     replay, kept = filled(streams, 6, keeps)
     whole = {
@@ -110,8 +113,8 @@ def test_sequences_are_rows_in_a_row(streams: int, length: int, seed: int, time:
         assert {tuple(column) for column in drawn.T.tolist()} == whole
 
 
-def test_streams_of_other_lengths_are_drawn_evenly() -> None:
-    """Each row is as likely, not each stream."""
+def test_rows_of_streams_of_different_lengths_are_drawn_evenly() -> None:
+    """Each row has the same probability, not each stream."""
     replay, _ = filled(2, 8, [(True, time >= 6) for time in range(8)])
     drawn = ring.gather_rows(replay, compiled("sample")(replay, jax.random.key(0), 10_000, 1))[
         "number"
@@ -121,7 +124,7 @@ def test_streams_of_other_lengths_are_drawn_evenly() -> None:
     assert scipy.stats.chisquare(counts).pvalue > 0.01
 
 
-def test_nothing_to_sample() -> None:
+def test_sampling_from_too_few_rows_raises_usage_error() -> None:
     replay = ring.init_replay(example(), 1, 4)
     with pytest.raises(UsageError, match="must contain .* rows of one stream to sample"):
         ring.sample_indices(replay, jax.random.key(0), 2)
@@ -130,7 +133,9 @@ def test_nothing_to_sample() -> None:
         ring.sample_indices(replay, jax.random.key(0), 2, 2)
 
 
-def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_in_bytes_and_the_error_of_insufficient_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert ring.size_in_bytes(example(), 3, 30) == 30 * (4 + 2 + 4)
     rows = ring.init_replay(example(), 3, 30)
     assert sum(x.nbytes for x in jax.tree.leaves(rows.data)) == 300
@@ -149,8 +154,11 @@ def test_the_size_is_said_and_what_does_not_fit_is_refused(monkeypatch: pytest.M
     [ring.make_uniform_replay(5), prioritized.make_prioritized_replay(5)],
     ids=["uniform", "prioritized"],
 )
-def test_what_could_never_be_drawn_is_refused(buffer: ring.ReplayBuffer) -> None:
-    """Rings are as long as each other, so that some of the capacity may be left over; whole sequences have to lie in them."""
+def test_a_capacity_too_small_to_sample_raises_usage_error(buffer: ring.ReplayBuffer) -> None:
+    """All rings have the same length, so some of the capacity may be unused.
+
+    A ring has to hold complete sequences.
+    """
     enough = 64 * (5 + 4) if buffer.sample.__module__ == ring.__name__ else 64 * 5
     config = SimpleNamespace(capacity=enough - 1, batch_size=300, gamma=0.9)
     with pytest.raises(
@@ -162,8 +170,11 @@ def test_what_could_never_be_drawn_is_refused(buffer: ring.ReplayBuffer) -> None
     )
 
 
-def test_all_that_a_run_holds_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The members of a population together, and twice where they evolve; a policy is loaded where its run would not fit."""
+def test_the_state_of_all_members_has_to_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evolving populations need twice the memory.
+
+    A policy can be loaded with less memory.
+    """
     config = {"capacity": 1000, "num_envs": 1}
     options = RunOptions(total_steps=10_000)
 
@@ -220,8 +231,10 @@ def step(streams: int, obs: Any, reward: Any, terminated: Any, truncated: Any) -
 def expected_return(
     steps: list[tuple[float, bool, bool]], start: int, n: int, gamma: float
 ) -> tuple[float, float, float]:
-    """Reward, discount and next observation of the n-step return from `start`, by its definition. `step` begins an episode
-    at every third row, ended or not."""
+    """Return reward, discount and next observation of the n-step return from `start` by definition.
+
+    `step` starts an episode at every third row.
+    """
     total, power, i = 0.0, 1.0, start
     while True:
         reward, terminated, truncated = steps[i]
@@ -234,7 +247,7 @@ def expected_return(
 @few
 @given(n=st.integers(1, 4), seed=st.integers(0, 9999), extra=st.integers(0, 7))
 def test_returns_of_several_steps(n: int, seed: int, extra: int) -> None:
-    """By definition: to n steps, an end, or the newest row, whichever comes first; also where the ring has wrapped."""
+    """They end after n steps, at an end, or at the newest row, also after the ring has wrapped."""
     numbers, places = np.random.default_rng(seed), 6
     replay = ring.init_replay(
         jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, places
@@ -260,14 +273,14 @@ def test_returns_of_several_steps(n: int, seed: int, extra: int) -> None:
 @pytest.mark.quick
 @few
 @given(size=st.sampled_from([1, 16, 17, 600]), seed=st.integers(0, 9999))
-def test_sums_are_those_of_the_weights(size: int, seed: int) -> None:
-    """Also after weights were changed many times; what is not to be kept changes nothing."""
+def test_sums_equal_the_weights(size: int, seed: int) -> None:
+    """Weights are changed several times. Skipped weights change nothing."""
     numbers = np.random.default_rng(seed)
     tree, weights = prioritized.init_sum_tree(size), np.zeros(size, np.float32)
     put = jax.jit(prioritized.set_weights)
     for _ in range(3):
         index = numbers.choice(size, min(size, 20), replace=False)
-        index = np.resize(index, 20)  # each comes with one weight, however often
+        index = np.resize(index, 20)  # repeated indices have the same weight
         new, keep = numbers.random(size).astype(np.float32) * 10, numbers.random(size) < 0.7
         tree = put(tree, jnp.asarray(index), jnp.asarray(new[index]), jnp.asarray(keep[index]))
         weights[index] = np.where(keep[index], new[index], weights[index])
@@ -295,8 +308,11 @@ class Settings:
     priority_epsilon: float = 0.01
 
 
-def test_priorities_are_the_distribution() -> None:
-    """Draws come in proportion to (error + floor)^exponent, and their weights undo it; new rows come with the largest."""
+def test_priorities_determine_the_distribution() -> None:
+    """Probabilities are proportional to (error + epsilon)^exponent.
+
+    Importance weights correct them, and new rows have the largest priority.
+    """
     config, buffer = Settings(), prioritized.make_prioritized_replay()
     state = buffer.init(jax.tree.map(lambda x: x[0], step(1, 0.0, 0.0, False, False)), 1, config)
     for time in range(40):
@@ -314,7 +330,7 @@ def test_priorities_are_the_distribution() -> None:
     batch, index = draw(jax.random.split(jax.random.key(0), 400))
     counts = np.bincount(np.asarray(index).reshape(-1), minlength=41)
     expected = priority / priority.sum() * counts.sum()
-    # Points are one in each part of the whole, so counts vary less than independent draws would: p is near 1, not uniform.
+    # Sampling is stratified, so counts vary less than for independent draws, and p is close to 1.
     assert (
         scipy.stats.chisquare(
             counts[expected > 5],
@@ -323,17 +339,20 @@ def test_priorities_are_the_distribution() -> None:
         > 0.05
     )
     assert np.max(np.abs(counts - expected)) < 0.02 * counts.sum()
-    weight = priority[np.asarray(index)] ** -0.7  # beta is half way from 0.4 to 1
+    weight = priority[np.asarray(index)] ** -0.7  # beta is halfway from 0.4 to 1
     np.testing.assert_allclose(batch.weight, weight / weight.max(axis=1, keepdims=True), rtol=1e-4)
 
 
 @pytest.mark.parametrize("capacity", [20, 45])
-def test_another_exponent(capacity: int) -> None:
-    """The tree becomes what it would be had the exponent always been that one, also after 0, of which all weights are 1."""
+def test_changing_the_priority_exponent(capacity: int) -> None:
+    """The tree equals that of a constant exponent, also after exponent 0 with equal weights."""
     memory = prioritized.make_prioritized_replay()
 
     def play(exponent: jax.Array) -> prioritized.PrioritizedReplayState:
-        """18 steps of one stream and 9 of another: more than the smaller rings hold, and fewer than the larger ones."""
+        """Run 18 steps of one stream and 9 of another.
+
+        These are more than the smaller rings hold, and fewer than the larger ones.
+        """
         config = SimpleNamespace(
             **(dataclasses.asdict(Settings(capacity, 8)) | {"priority_exponent": exponent})
         )
@@ -374,8 +393,8 @@ def test_another_exponent(capacity: int) -> None:
     ],
     ids=["uniform", "3 steps", "priority"],
 )
-def test_nothing_large_is_copied(buffer: ring.ReplayBuffer) -> None:
-    """In a compiled loop whose state is donated no step copies the rows or their priorities."""
+def test_steps_copy_no_large_arrays(buffer: ring.ReplayBuffer) -> None:
+    """In a compiled loop with a donated state, no step copies the rows or their priorities."""
     places, config = 32_000, Settings(capacity=32_000)
     nothing, no = jnp.zeros(()), jnp.zeros((), bool)
     example = ring.ReplayStep(
@@ -407,11 +426,10 @@ def test_nothing_large_is_copied(buffer: ring.ReplayBuffer) -> None:
     seed=st.integers(0, 9999),
 )
 def test_rows_of_many_policies_are_one_queue(capacity: int, size: int, seed: int) -> None:
-    """Against a deque: rows that are not kept take no place, and the oldest of all leave first, for every member alone."""
+    """Compare with a deque per member: skipped rows take no place, and the oldest are dropped."""
     numbers = np.random.default_rng(seed)
-    keeps = numbers.random((2, 4, size)) < numbers.random(
-        (2, 1, 1)
-    )  # two members, who keep different shares
+    # Two members with different shares of stored rows.
+    keeps = numbers.random((2, 4, size)) < numbers.random((2, 1, 1))
     replay = jax.vmap(lambda _: ring.init_replay(example(), 1, capacity))(jnp.arange(2))
     queues = [collections.deque(maxlen=capacity) for _ in range(2)]
     for time in range(4):

@@ -1,4 +1,4 @@
-"""The fixtures of tests that train, also for pytest to find them here."""
+"""Fixtures of tests that train, imported so that pytest finds them here."""
 
 from support.fixtures import compile_once, train
 

@@ -1,4 +1,7 @@
-"""Folders of runs with damage of many kinds: each is gone on with and a warning, or refused with a remedy; nothing is lost."""
+"""Tests of damaged run folders: a run continues with a warning, or an error names a remedy.
+
+No file is lost in either case.
+"""
 
 import functools
 import json
@@ -19,7 +22,8 @@ from rollax.visualization.plots.learning_curves import make_curves, read_run
 from support.runs import FRAMES, NETWORK, SMALL, Script, evaluations, metrics, newest, options
 
 REMEDY = re.compile(
-    r"(?i)bring|restore|move|put them back|correct|give the f|train a new run|did you mean|known are|choose|install|use a|use the|write"
+    r"(?i)bring|restore|move|put them back|correct|give the f|train a new run|did you "
+    r"mean|known are|choose|install|use a|use the|write"
 )
 UPDATES, STOP = 12, 8
 Damage = Callable[[Path, random.Random], None]
@@ -27,7 +31,10 @@ Damage = Callable[[Path, random.Random], None]
 
 @pytest.fixture(scope="module")
 def stopped(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of twelve updates that was stopped after eight: checkpoints of 0, 6 and 8, evaluations at 0, 3 and 6."""
+    """Return the folder of a run of twelve updates that was stopped after eight.
+
+    It has checkpoints of updates 0, 6 and 8, and evaluations of updates 0, 3 and 6.
+    """
 
     def react(kind: str, text: str) -> None:
         if kind == "progress" and int(text) >= STOP * FRAMES:
@@ -63,7 +70,7 @@ def zeros(path: Path, chance: random.Random) -> None:
 
 
 def spoilt(path: Path, chance: random.Random) -> None:
-    """Thirty bytes of the middle are others."""
+    """Replace thirty bytes in the middle."""
     content = bytearray(path.read_bytes())
     start = chance.randrange(max(1, len(content) - 30))
     content[start : start + 30] = chance.randbytes(min(30, len(content)))
@@ -110,14 +117,14 @@ def of_file(
 
 
 def arrays(change: Callable[[dict[str, Any]], Any], folder: Path, chance: random.Random) -> None:
-    """evaluations.npz with other arrays."""
+    """Change the arrays of evaluations.npz."""
     found = evaluations(folder)
     change(found)
     np.savez(folder / "evaluations.npz", allow_pickle=False, **found)
 
 
 def settings(change: Callable[[dict[str, Any]], Any], folder: Path, chance: random.Random) -> None:
-    """config.yaml with other values."""
+    """Change values of config.yaml."""
     document = yaml.safe_load((folder / "config.yaml").read_text())
     change(document)
     (folder / "config.yaml").write_text(yaml.safe_dump(document))
@@ -157,7 +164,7 @@ def foreign_step(folder: Path, chance: random.Random) -> None:
 
 
 def odd_lines(folder: Path, chance: random.Random) -> None:
-    """Records that are valid JSON, of other types than a run writes."""
+    """Append records that are valid JSON, but have other types than a run writes."""
     odd = [
         {"step": 3, "wall_time": "long"},
         {"step": 10**300},
@@ -215,7 +222,7 @@ DAMAGES: dict[str, Damage] = {
     for name, place in FILES.items()
     for kind in (KINDS[:2] if name == "environment" else KINDS)
 } | OTHERS
-# What no reader of a run needs, or cannot tell from what was written: nothing has to be said of these.
+# Damage that needs no warning: it affects no reader of a run, or cannot be detected.
 UNSAID = re.compile(r"environment|odd_lines|metrics (cut|spoilt)|evaluations of more")
 
 
@@ -223,7 +230,7 @@ UNSAID = re.compile(r"environment|odd_lines|metrics (cut|spoilt)|evaluations of 
 def damaged(
     request: pytest.FixtureRequest, stopped: Path, tmp_path: Path
 ) -> tuple[str, Path, dict[Path, bytes]]:
-    """The name of a damage, a folder that has it, and what is in that folder."""
+    """Return the name of the damage, a folder with it, and the content of the folder."""
     folder = tmp_path / "run"
     shutil.copytree(stopped, folder)
     DAMAGES[request.param](folder, random.Random(request.param))
@@ -231,7 +238,7 @@ def damaged(
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Every file, and empty folders as files without content."""
+    """Return the content of every file. Empty folders are included as files without content."""
     paths = [
         path
         for path in folder.rglob("*")
@@ -243,7 +250,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def refused(function: Callable[[], Any]) -> bool:
-    """Whether it ends in an error that says what to do; any other error fails."""
+    """Return whether the function raises an error with a remedy. Other errors fail the test."""
     try:
         function()
     except rollax.UsageError as error:
@@ -252,8 +259,8 @@ def refused(function: Callable[[], Any]) -> bool:
     return False
 
 
-def test_read(damaged: tuple[str, Path, dict[Path, bytes]]) -> None:
-    """A policy, and what a plot is made of."""
+def test_load_and_plot_damaged_folders(damaged: tuple[str, Path, dict[Path, bytes]]) -> None:
+    """Neither changes the folder."""
     name, folder, before = damaged
     warnings: list[str] = []
     was_refused = refused(lambda: warnings.extend(rollax.load(folder).warnings))
@@ -263,8 +270,8 @@ def test_read(damaged: tuple[str, Path, dict[Path, bytes]]) -> None:
     assert contents(folder) == before
 
 
-def test_resume(damaged: tuple[str, Path, dict[Path, bytes]]) -> None:
-    """To the end, with all that was there and could be read; or nothing is written at all."""
+def test_resume_damaged_folders(damaged: tuple[str, Path, dict[Path, bytes]]) -> None:
+    """The run ends with all data that could be read, or nothing is written."""
     name, folder, before = damaged
     show = Script()
     if refused(lambda: rollax.resume(folder, show=show)):
@@ -274,7 +281,7 @@ def test_resume(damaged: tuple[str, Path, dict[Path, bytes]]) -> None:
     after = contents(folder)
     assert after[Path("metrics.jsonl")].startswith(before.get(Path("metrics.jsonl"), b""))
     for path, content in before.items():
-        # Good checkpoints are deleted as newer ones come.
+        # Old checkpoints are deleted when newer ones are written.
         is_old = path.parts[0] == "checkpoints" and not (
             name.startswith(("summary", "state")) and checkpoint(folder).name in path.parts
         )
@@ -293,10 +300,10 @@ def test_resume(damaged: tuple[str, Path, dict[Path, bytes]]) -> None:
 
 
 @pytest.mark.quick
-def test_nothing_is_compiled_where_no_checkpoint_can_be_read(
+def test_nothing_is_compiled_without_a_readable_checkpoint(
     stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every one of them has a file that is not what was saved, and a summary that can be read."""
+    """Every checkpoint has a damaged file, and a summary that can be read."""
     shutil.copytree(stopped, tmp_path / "run")
     steps = sorted((tmp_path / "run" / "checkpoints").glob("step_*"))
     for step in steps:
@@ -317,5 +324,5 @@ def test_nothing_is_compiled_where_no_checkpoint_can_be_read(
 
 
 def readable(folder: Path) -> bool:
-    """Whether the run's evaluations are all there."""
+    """Return whether the run has all evaluations."""
     return evaluations(folder)["step"].tolist() == [n * 3 * FRAMES for n in range(5)]

@@ -1,4 +1,4 @@
-"""How a run ends and goes on: the table of a sweep, the best checkpoint, commands that work, a learning rate that is held."""
+"""Tests of the end of a run: sweep table, best checkpoint, commands, and learning rate."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ def spec(mode: Any = "max", **sweep: Any) -> Any:
     return make_spec("ppo", "probe/memory", {}, SMALL, NETWORK, given, sweep)
 
 
-def test_a_sweep_has_a_row_for_each_setting_the_best_first() -> None:
+def test_the_sweep_table_has_a_row_per_setting_best_first() -> None:
     two = {"learning_rate": (1e-3, 1e-2), "gamma": (0.9,)}
     values: list[float | None] = [1.0, 2.0, 6.0, 10.0, None, 30.0]
     title, best, other = result_tables.format_sweep_table(
@@ -76,8 +76,8 @@ def test_the_last_lines_of_a_run(train: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("status", ["done", "stopped", "nonfinite"])
-def test_runs_of_objects_end_with_python(status: str, tmp_path: Path) -> None:
-    """The command line has no such objects, so no command is named; the lines are Python."""
+def test_runs_of_objects_end_with_python_code(status: str, tmp_path: Path) -> None:
+    """The command line cannot pass such objects, so the lines are Python instead of commands."""
     own = dataclasses.replace(spec(), own_environment=True, network="custom")
     lines = describe_result(
         Result(tmp_path, status, 0, 64, {}, 1.0, 64.0), own, rollax.make("probe/memory")
@@ -97,7 +97,7 @@ def rates(folder: Path) -> dict[int, float]:
     return {row["step"]: row["learning_rate"] for row in rows if "learning_rate" in row}
 
 
-def test_a_learning_rate_that_rises_again_is_said_and_can_be_held(
+def test_a_rising_learning_rate_is_reported_and_can_be_fixed(
     train: Callable[..., Any], tmp_path: Path
 ) -> None:
     annealed = dataclasses.replace(
@@ -108,24 +108,24 @@ def test_a_learning_rate_that_rises_again_is_said_and_can_be_held(
     rollax.resume(folder, total_steps=8 * FRAMES, show=show)
     warning = next(message for message in show.lines if "learning rate" in message)
     assert warning.startswith(
-        "warning: The learning rate was annealed to 0 at step 128. It is now 0.0005, and reaches 0 at"
+        "warning: The learning rate was annealed to 0 at step 128. It is now 0.0005, and "
+        "reaches 0 at"
     )
     show = Script()
     rollax.resume(folder, total_steps=12 * FRAMES, learning_rate=2e-4, show=show)
     assert not any("learning rate was annealed" in message for message in show.lines)
-    rollax.resume(folder, total_steps=14 * FRAMES, show=show)  # it stays held
+    rollax.resume(folder, total_steps=14 * FRAMES, show=show)  # it stays constant
     assert not any("learning rate was annealed" in message for message in show.lines)
     found = rates(folder)
     np.testing.assert_allclose(
         [found[step] for step in found if step > 8 * FRAMES], 2e-4, rtol=1e-6
     )
     config = rollax.load(folder).state.config
-    np.testing.assert_allclose(
-        config.critic_learning_rate, 8e-4, rtol=1e-6
-    )  # four times that of the policy, as before
+    # Four times that of the policy, as before.
+    np.testing.assert_allclose(config.critic_learning_rate, 8e-4, rtol=1e-6)
 
 
-def test_what_cannot_be_held(train: Callable[..., Any]) -> None:
+def test_invalid_learning_rates_of_resume_raise_usage_error(train: Callable[..., Any]) -> None:
     folder = train("constant", updates=2).folder
     for value, message in (
         (0.0, "must be greater than 0"),

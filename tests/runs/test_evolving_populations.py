@@ -1,4 +1,4 @@
-"""Runs of populations that evolve: what is told of them, and that stopping and going on changes nothing."""
+"""Tests of runs with evolving populations: records, errors, and exact resumption."""
 
 import json
 import os
@@ -33,7 +33,10 @@ EVOLVING: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def whole(compile_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that nothing interrupted: twelve updates, a generation after every second but the last."""
+    """Return the folder of an uninterrupted run of twelve updates.
+
+    There is a generation after every second update except the last.
+    """
     return evolved(tmp_path_factory.mktemp("whole") / "run").folder
 
 
@@ -52,7 +55,7 @@ def evolved(folder: Path, show: Any = None, **changes: Any) -> rollax.Result:
 
 
 def same(run: Path, other: Path) -> None:
-    """Fails unless both are the same, every member and the whole lineage."""
+    """Check that both runs are equal, with every member and the whole lineage."""
     check_same(run, other)
     assert lineage.read_lineage(run) == lineage.read_lineage(other)
     for member in range(MEMBERS):
@@ -62,8 +65,8 @@ def same(run: Path, other: Path) -> None:
 
 
 @pytest.mark.quick
-def test_the_lineage_tells_what_happened(whole: Path) -> None:
-    """What every member drew, then for each generation who was good, whose copy each became, and what with."""
+def test_the_lineage_records_generations(whole: Path) -> None:
+    """It has the initial settings, then for each generation the fitness, parents and settings."""
     lines = lineage.read_lineage(whole)
     assert [line["step"] for line in lines] == [n * 2 * FRAMES for n in range(6)]
     assert [line["generation"] for line in lines] == list(range(6))
@@ -84,8 +87,8 @@ def test_the_lineage_tells_what_happened(whole: Path) -> None:
     assert replaced > 4
 
 
-def test_metrics_show_what_each_member_has(whole: Path) -> None:
-    """The settings of an update are those of the generation before it, and what the optimizer used."""
+def test_metrics_have_the_settings_of_members(whole: Path) -> None:
+    """The settings of an update are those of the previous generation. The optimizer uses them."""
     history = lineage.read_lineage(whole)
     lines = [line for line in metrics(whole) if "event" not in line]
     assert len(lines) == 12
@@ -102,7 +105,7 @@ def test_metrics_show_what_each_member_has(whole: Path) -> None:
 
 
 def test_fitness_is_the_return_in_training(whole: Path) -> None:
-    """Of the episodes since the generation before; where there were none, the last that is known."""
+    """It is the mean over episodes since the previous generation, or the last known fitness."""
     lines = {line["step"]: line for line in metrics(whole) if "event" not in line}
     for line in lineage.read_lineage(whole)[1:]:
         two = [lines[line["step"] - FRAMES], lines[line["step"]]]
@@ -114,8 +117,8 @@ def test_fitness_is_the_return_in_training(whole: Path) -> None:
 
 
 @pytest.mark.parametrize("updates", [3, 4, 9, 12])
-def test_stopped_and_resumed(whole: Path, tmp_path: Path, updates: int) -> None:
-    """Between generations, at one, and at the end: bit for bit as if it had not stopped."""
+def test_a_stopped_run_is_resumed_exactly(whole: Path, tmp_path: Path, updates: int) -> None:
+    """It is stopped between generations, at one, and at the end."""
 
     def react(kind: str, text: str) -> None:
         if kind == "progress" and int(text) >= updates * FRAMES:
@@ -128,8 +131,8 @@ def test_stopped_and_resumed(whole: Path, tmp_path: Path, updates: int) -> None:
 
 
 @pytest.mark.parametrize("generation", [1, 3])
-def test_killed_after_a_generation(whole: Path, tmp_path: Path, generation: int) -> None:
-    """What was written of a generation after the last checkpoint is done again, and counts once."""
+def test_a_killed_run_is_resumed_exactly(whole: Path, tmp_path: Path, generation: int) -> None:
+    """A generation after the last checkpoint is repeated, and recorded once."""
 
     def react(kind: str, text: str) -> None:
         if f"generation {generation}:" in text:
@@ -144,8 +147,11 @@ def test_killed_after_a_generation(whole: Path, tmp_path: Path, generation: int)
         same(folder, whole)
 
 
-def test_when_there_are_generations(tmp_path: Path) -> None:
-    """From evolve_start on; never with evolve_every 0, so that members keep what they drew."""
+def test_steps_of_generations(tmp_path: Path) -> None:
+    """They start after evolve_start.
+
+    With evolve_every 0 there are none, and settings are constant.
+    """
     late = evolved(tmp_path / "late", evolve_start=5 * FRAMES).folder
     assert [line["step"] // FRAMES for line in lineage.read_lineage(late)] == [0, 6, 8, 10]
     never = evolved(tmp_path / "never", evolve_every=0).folder
@@ -177,8 +183,11 @@ def _defaults(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_a_member_that_is_no_longer_finite_is_replaced(tmp_path: Path) -> None:
-    """By a copy of one that is well; who goes bad again is told of again."""
+def test_a_nonfinite_member_is_replaced(tmp_path: Path) -> None:
+    """It becomes a copy of a finite member.
+
+    A member that becomes nonfinite again is reported again.
+    """
     show = Script()
     result = evolved(
         tmp_path / "run", show, evolve={"learning_rate": (1e-3, 1e36)}, evolve_factor=100.0
@@ -191,7 +200,7 @@ def test_a_member_that_is_no_longer_finite_is_replaced(tmp_path: Path) -> None:
     assert result.status == "done" and len(lines) == 12
 
 
-def test_words_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evolve_command_line_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "train",
         "ppo",
@@ -248,7 +257,7 @@ def test_words_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
         (
             {"gamma": (0.1, 0.5)},
             {"evolve_every": 12 * FRAMES},
-            "evolve_start 0 and evolve_every 384, the first generation would be at step 384, but the run ends at 384",
+            "the first generation would be at step 384, but the run ends at 384",
         ),
         (
             {"gamma": (0.1, 0.5)},
@@ -267,7 +276,7 @@ def test_words_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
         ),
     ],
 )
-def test_what_cannot_evolve_is_refused(
+def test_invalid_evolve_settings_raise_usage_error(
     train: Callable, tmp_path: Path, evolve: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(rollax.UsageError, match=message):
@@ -275,8 +284,8 @@ def test_what_cannot_evolve_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_other_keys_and_ends_reach_every_member(whole: Path) -> None:
-    """What a rollback and a resume with other total steps do to the state."""
+def test_rollback_keys_and_total_steps_reach_every_member(whole: Path) -> None:
+    """A rollback changes keys, and a resume with other total steps changes the config."""
     from rollax.training.checkpoints import changed_state
     from rollax.training.compile import program as programs
 
@@ -290,8 +299,8 @@ def test_other_keys_and_ends_reach_every_member(whole: Path) -> None:
         assert not np.any(np.all(jax.random.key_data(old) == jax.random.key_data(new), axis=-1))
 
 
-def test_over_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parents may be on another device than their children: the history is that of one device."""
+def test_evolution_over_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parents may be on another device than their children. The history is that of one device."""
     words = [
         "train",
         "ppo",
@@ -331,8 +340,8 @@ def test_over_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         )
 
 
-def test_members_that_share_a_founder_have_no_interval(whole: Path) -> None:
-    """In evaluations, in what is said of them, in the summary and in figures; the number of founders is there instead."""
+def test_members_with_a_common_founder_have_no_interval(whole: Path) -> None:
+    """Evaluations, messages, the summary and figures have the number of founders instead."""
     history, origin = lineage.read_lineage(whole), np.arange(MEMBERS)
     evaluated = [line for line in metrics(whole) if line.get("event") == "evaluation"]
     assert len(evaluated) == 5
@@ -366,7 +375,7 @@ def test_members_that_share_a_founder_have_no_interval(whole: Path) -> None:
     assert [scores.size for scores in scored.scores[""]] == [1]
 
 
-def test_summary_without_an_interval(tmp_path: Path) -> None:
+def test_the_summary_without_an_interval(tmp_path: Path) -> None:
     result = evolved(tmp_path / "run", updates=6, evolve_every=FRAMES)
     assert result.summary()["founders"] < MEMBERS
     assert not {"return_iqm_low", "return_iqm_high"} & set(result.summary())
@@ -374,8 +383,8 @@ def test_summary_without_an_interval(tmp_path: Path) -> None:
     assert "founders" not in fixed and fixed["return_iqm_low"] <= fixed["return_iqm_high"]
 
 
-def test_selection_by_another_number(tmp_path: Path) -> None:
-    """One of updates: its mean since the generation before."""
+def test_selection_by_another_metric(tmp_path: Path) -> None:
+    """The fitness is the mean of a metric of updates since the previous generation."""
     show = Script()
     folder = evolved(tmp_path / "run", show, updates=6, evolve_metric="entropy").folder
     assert layout.read_spec(folder).evolve_metric == "entropy"
@@ -415,7 +424,7 @@ def test_selection_by_another_number(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_number_that_is_not_reported_is_refused(
+def test_a_metric_that_is_not_reported_raises_usage_error(
     tmp_path: Path, algorithm: str, environment: str, metric: str, message: str
 ) -> None:
     setting = {"ppo": "learning_rate", "map_elites": "iso_sigma"}[algorithm]
@@ -432,8 +441,8 @@ def test_a_number_that_is_not_reported_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_generations_begin_with_the_last_interval_alone(tmp_path: Path) -> None:
-    """Before evolve_start members are measured as well, and begin anew at each interval, also over a resume."""
+def test_the_first_generation_uses_the_last_interval(tmp_path: Path) -> None:
+    """Before evolve_start, measurements restart with each interval, also in a resumed run."""
 
     def react(kind: str, text: str) -> None:
         if kind == "progress" and int(text) >= 6 * FRAMES:
@@ -454,8 +463,8 @@ def test_generations_begin_with_the_last_interval_alone(tmp_path: Path) -> None:
     same(stopped.folder, whole)
 
 
-def test_a_run_with_an_archive_selects(tmp_path: Path) -> None:
-    """By the QD score of each member, from the first generation on; copies get settings of their own."""
+def test_a_run_with_an_archive_evolves(tmp_path: Path) -> None:
+    """Selection uses the QD score of each member, and copies get different settings."""
     config = {"batch_size": 16, "num_iterations": 2, "grid": (6, 6)}
     options = {
         "run_dir": tmp_path / "run",

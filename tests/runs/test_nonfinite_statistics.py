@@ -1,4 +1,4 @@
-"""Episodes and members that are not finite: statistics say what they are over, and nothing is ranked by them."""
+"""Statistics of nonfinite episodes and members report how many they include, and rank nothing."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,10 @@ from support.runs import Script, metrics
 
 
 class Broken(eqx.Module):
-    """Episodes of four steps, whose reward is NaN where their start is below `bad`, a number from 0 to 1."""
+    """Environment with episodes of four steps, whose reward is NaN if their start is below `bad`.
+
+    Starts are uniform in [0, 1).
+    """
 
     bad: float = eqx.field(static=True, default=0.0, converter=float)
 
@@ -72,7 +75,7 @@ def episodes(returns: Any, **info: Any) -> Episodes:
     )
 
 
-def test_an_evaluation_says_over_how_many_it_is() -> None:
+def test_an_evaluation_reports_the_number_of_finite_episodes() -> None:
     values = default_metrics(episodes([[1.0, 3.0], [np.nan, 5.0], [4.0, np.nan]])) | {"episodes": 6}
     assert "return 2 (" in format_return(
         values, 3, False
@@ -85,8 +88,8 @@ def test_an_evaluation_says_over_how_many_it_is() -> None:
     assert format_finite_count(1, 3, "members") == "1 of 3 members (2 not finite)"
 
 
-def test_a_number_of_info_that_an_episode_lacks() -> None:
-    """The mean is over the episodes that have it, which is said, and it ranks nothing."""
+def test_an_info_metric_that_some_episodes_lack() -> None:
+    """The mean is over the episodes that have it. It reports their number and ranks nothing."""
     values = default_metrics(
         episodes([1.0, 2.0, 3.0], won=[1.0, np.nan, 0.0], whole=[1.0, 1.0, 0.0])
     ) | {"episodes": 3}
@@ -103,13 +106,13 @@ def test_a_cooperative_task_with_a_broken_episode_is_not_zero_sum() -> None:
     assert values["return_agents"] == [1.0, 2.0] and zero_sum_side_returns(values) == {}
 
 
-def test_the_bar_counts_members() -> None:
+def test_the_progress_bar_counts_finite_members() -> None:
     line = {"episode_return": [1.0, None, 3.0]}
     assert format_training_metrics(line, {}, ()) == {"return": "2 (2 of 3 members)"}
     assert format_training_metrics({"episode_return": [1.0, 3.0]}, {}, ()) == {"return": "2"}
 
 
-def test_dashboards_count_what_a_mean_is_over() -> None:
+def test_dashboards_count_finite_members() -> None:
     assert recorder._to_finite_scalars({"train/loss": [1.0, float("nan"), 3.0]}) == {
         "train/loss": 2.0,
         "train/loss/count": 2.0,
@@ -122,7 +125,7 @@ def test_dashboards_count_what_a_mean_is_over() -> None:
     )
 
 
-def test_no_checkpoint_is_the_best_by_a_part_of_its_episodes(
+def test_no_checkpoint_is_the_best_with_nonfinite_episodes(
     train: Callable, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     show = Script()
@@ -158,7 +161,7 @@ def test_no_checkpoint_is_the_best_by_a_part_of_its_episodes(
     assert json.loads(out.splitlines()[-1])["any_nan"] is True
 
 
-def test_a_population_counts_its_members(train: Callable) -> None:
+def test_a_population_counts_its_finite_members(train: Callable) -> None:
     show = Script()
     result = train(
         environment="left/broken",
@@ -177,7 +180,7 @@ def test_a_population_counts_its_members(train: Callable) -> None:
     assert words.startswith(f"evaluations of {count} of 3 seeds ({3 - count} not finite) at")
 
 
-def test_tasks_that_are_not_finite_come_first() -> None:
+def test_nonfinite_tasks_are_listed_first() -> None:
     table = {
         "task": np.arange(3),
         "return_mean": np.array([1.0, np.nan, 0.0]),

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: what went bad is named, the last good state stays, and training goes on where it can."""
+"""Tests of nonfinite values in training: messages, the last good state, and rollback."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,15 +19,18 @@ def all_finite(state: Any) -> bool:
     return all(bool(np.isfinite(leaf).all()) for leaf in leaves)
 
 
-def test_a_reward_that_is_not_finite_stops_the_run(train: Callable) -> None:
-    """The message names the reward and the step; the last checkpoint is finite, and resuming says the same again."""
-    show, bad = Script(), Bad(good=40)  # whose 41st step is in the sixth update
+def test_a_nonfinite_reward_stops_the_run(train: Callable) -> None:
+    """The message names the reward and the step.
+
+    The last checkpoint is finite, and resuming fails again.
+    """
+    show, bad = Script(), Bad(good=40)  # the 41st step is in the sixth update
     result = train(environment=bad, eval_max_steps=20, show=show)
     assert (result.status, result.exit_code) == ("nonfinite", 3)
     assert (
-        f"a reward of the environment became NaN, infinite or too large at step {6 * FRAMES:,} (update 6)"
-        in show.text
-    )
+        f"a reward of the environment became NaN, infinite or too large at step {6 * FRAMES:,} "
+        "(update 6)"
+    ) in show.text
     assert f"The last good state is the checkpoint of step {4 * FRAMES:,}" in show.text
     assert (
         f"rollax.resume('{result.folder}', environment=environment, on_nonfinite=\"rollback\")"
@@ -42,10 +45,10 @@ def test_a_reward_that_is_not_finite_stops_the_run(train: Callable) -> None:
 
 
 @pytest.mark.quick
-def test_bad_from_the_first_step(
+def test_nonfinite_from_the_first_step(
     train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is a checkpoint from before training to go back to, also when the run was killed before that was saved."""
+    """The checkpoint from before training exists, even if the run was killed earlier."""
 
     def die(*_: Any) -> None:
         raise SystemExit("as if killed")
@@ -60,8 +63,8 @@ def test_bad_from_the_first_step(
     assert np.isnan(evaluations(result.folder)["returns"]).all()
 
 
-def test_what_went_bad_is_named(train: Callable) -> None:
-    """A learning rate that is far too large is no fault of the environment."""
+def test_a_large_learning_rate_is_named_as_the_cause(train: Callable) -> None:
+    """The environment is not named as the cause."""
     show = Script()
     result = train(
         environment="probe/action-reward",
@@ -76,8 +79,8 @@ def test_what_went_bad_is_named(train: Callable) -> None:
 @pytest.mark.parametrize(
     ("what", "value"), [("observation", 1e25), ("observation", np.inf), ("reward", 1e30)]
 )
-def test_what_is_too_large_is_named(train: Callable, what: str, value: float) -> None:
-    """A network's output of 1e25 has no finite square, and a reward of 1e30 no finite error; both are finite themselves."""
+def test_values_that_are_too_large_are_named(train: Callable, what: str, value: float) -> None:
+    """An output of 1e25 has an infinite square, and a reward of 1e30 an infinite error."""
 
     class Large(Bad):
         def step(self, key: jax.Array, state: Any, action: Any) -> rollax.Transition:
@@ -90,8 +93,11 @@ def test_what_is_too_large_is_named(train: Callable, what: str, value: float) ->
     assert f"{what} of the environment became NaN, infinite or too large" in show.text
 
 
-def test_rollback_goes_on_when_the_cause_is_chance(train: Callable) -> None:
-    """Back to the last checkpoint, on with other random numbers, to the end; the record has no trace of the bad branch."""
+def test_rollback_continues_after_a_random_failure(train: Callable) -> None:
+    """The run continues from the last checkpoint with other random numbers.
+
+    The record has no trace of the failed updates.
+    """
     show, bad = Script(), Bad(good=1_000_000, chance=0.003)
     result = train(environment=bad, eval_max_steps=3, on_nonfinite="rollback", show=show)
     assert "Continuing from there with other random keys (rollback 1)" in show.text
@@ -103,7 +109,7 @@ def test_rollback_goes_on_when_the_cause_is_chance(train: Callable) -> None:
     assert all_finite(whole_state(result.folder, bad))
 
 
-def test_rollback_gives_up_when_it_cannot_help(train: Callable) -> None:
+def test_rollback_gives_up_after_ten_attempts(train: Callable) -> None:
     show = Script()
     result = train(environment=Bad(good=40), eval_max_steps=3, on_nonfinite="rollback", show=show)
     assert result.exit_code == 3
@@ -111,8 +117,8 @@ def test_rollback_gives_up_when_it_cannot_help(train: Callable) -> None:
     assert "(rollback 10)" in show.text and "(rollback 11)" not in show.text
 
 
-def test_a_stopped_run_goes_on_with_rollback(train: Callable) -> None:
-    """As the message of the stopped run proposes."""
+def test_a_stopped_run_continues_with_rollback(train: Callable) -> None:
+    """The message of the stopped run suggests this."""
     bad = Bad(good=1_000_000, chance=0.003)
     result = train(environment=bad, eval_max_steps=3)
     assert result.exit_code == 3
@@ -120,15 +126,19 @@ def test_a_stopped_run_goes_on_with_rollback(train: Callable) -> None:
     assert (resumed.exit_code, resumed.steps) == (0, 12 * FRAMES)
 
 
-def test_one_bad_member_does_not_stop_the_others(train: Callable) -> None:
-    """A warning names it once; the others are as without it."""
+def test_a_nonfinite_member_does_not_stop_the_others(train: Callable) -> None:
+    """There is one warning, and the other members are not affected."""
     show = Script()
     sweep = {"learning_rate": [1e-3, 1e30]}
     result = train(environment="probe/action-reward", sweep=sweep, show=show)
     assert (result.status, result.exit_code) == ("done", 0)
     warnings = [line for line in show.lines if line.startswith("warning: ")]
     assert warnings == [
-        "warning: member 1 (learning_rate 1e+30, seed 0) is no longer finite. The other members continue."
+        (
+            "warning: member 1 (learning_rate 1e+30, seed 0) is no longer finite. The other "
+            "members "
+            "continue."
+        )
     ]
     alone = train("alone", environment="probe/action-reward", sweep={"learning_rate": [1e-3]})
     both, one = metrics(result.folder), metrics(alone.folder)

@@ -1,4 +1,4 @@
-"""Many runs in one program: each member is as it would be alone, and the labels say which is which."""
+"""Tests of many runs in one program: each member equals a single run."""
 
 import itertools
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from support.runs import FRAMES, Script, evaluations, metrics
 
 
 @pytest.mark.quick
-def test_a_member_of_several_seeds_is_the_run_of_its_seed(train: Callable) -> None:
-    """Also as to every single episode of its evaluations."""
+def test_a_member_equals_the_run_of_its_seed(train: Callable) -> None:
+    """This includes every episode of its evaluations."""
     together = train(environment="probe/truncation", seeds=3, seed=5)
     assert (together.status, together.steps) == ("done", 12 * FRAMES)
     returns, lines = evaluations(together.folder)["returns"], metrics(together.folder)
@@ -28,7 +28,7 @@ def test_a_member_of_several_seeds_is_the_run_of_its_seed(train: Callable) -> No
 
 
 def test_a_sweep_has_every_combination(train: Callable) -> None:
-    """Values of settings times seeds: two values of two settings and two seeds are eight members."""
+    """Two values of two settings and two seeds give eight members."""
     sweep = {"learning_rate": [1e-3, 1e-2], "gamma": [0.5, 0.9]}
     result = train(environment="probe/action-reward", sweep=sweep, seeds=2)
     policy = rollax.load(result.folder)
@@ -43,8 +43,8 @@ def test_a_sweep_has_every_combination(train: Callable) -> None:
     assert evaluations(result.folder)["returns"].shape == (5, 8, 8)
 
 
-def test_numbers_of_a_population_are_over_its_members(train: Callable) -> None:
-    """The mean over members' means; each member's own; as many episodes as were played."""
+def test_statistics_of_a_population_are_over_its_members(train: Callable) -> None:
+    """The mean is over the means of members. The number of episodes counts all members."""
     result = train(
         environment="probe/action-reward",
         sweep={"learning_rate": [1e-3, 1e-2]},
@@ -62,7 +62,7 @@ def test_numbers_of_a_population_are_over_its_members(train: Callable) -> None:
 
 
 def test_which_member_is_loaded(train: Callable) -> None:
-    """The best one, or the one asked for; one that is not there is refused."""
+    """The default is the best member. A member that does not exist raises an error."""
     result = train(
         environment="probe/action-reward",
         sweep={"learning_rate": [1e-3, 1e-2]},
@@ -83,15 +83,15 @@ def test_which_member_is_loaded(train: Callable) -> None:
         rollax.load(single.folder, member=1)
 
 
-def test_one_value_of_a_sweep_is_a_single_run(train: Callable) -> None:
-    """With that value; there is no axis of members."""
+def test_a_sweep_with_one_value_is_a_single_run(train: Callable) -> None:
+    """There is no axis of members."""
     result = train(environment="probe/action-reward", sweep={"learning_rate": [0.25]})
     assert evaluations(result.folder)["returns"].shape == (5, 8)
     assert rollax.load(result.folder).state.config.learning_rate == np.float32(0.25)
 
 
-def test_a_population_goes_on_like_a_run(train: Callable) -> None:
-    """Stopped and resumed, all members end with the same bits."""
+def test_a_population_is_resumed_exactly(train: Callable) -> None:
+    """All members end with the same bits."""
     import signal
 
     from support.runs import check_same

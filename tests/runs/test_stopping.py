@@ -1,4 +1,4 @@
-"""Stopped in whatever way and resumed, a run ends as if nothing had happened: the same bits of everything it leaves."""
+"""A run that is stopped in any way and resumed ends with the same bits as an uninterrupted run."""
 
 import contextlib
 import dataclasses
@@ -53,7 +53,7 @@ REAL = [
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A real process that nothing interrupted: its run folder, and a folder of compiled programs for others."""
+    """Return the run folder of an uninterrupted process, and a folder of compiled programs."""
     base = tmp_path_factory.mktemp("real")
     command = Command(*REAL, "--run-dir", base / "run", cache=base / "cache")
     assert command.finish() == 0, command.err
@@ -61,14 +61,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def kill_in_training(command: Command, run: Path, step: float) -> None:
-    """Kill a process some time after its checkpoint of a step."""
+    """Kill a process shortly after its checkpoint of a step."""
     command.wait_for(lambda: newest(run) >= step)
     time.sleep(random.random() / 10)
     assert command.stop(signal.SIGKILL) == -signal.SIGKILL, "it ended before it was killed"
 
 
 def check_resumed(run: Path, real: tuple[Path, Path]) -> None:
-    """Continue a killed run to its end, and compare it with the run that nothing interrupted."""
+    """Resume a killed run to its end, and compare it with the uninterrupted run."""
     whole, cache = real
     command = Command("resume", run, cache=cache)
     assert command.finish() == 0, command.err
@@ -84,8 +84,8 @@ def test_killed_in_training_and_resumed(real: tuple[Path, Path], tmp_path: Path)
     check_resumed(run, real)
 
 
-def test_killed_at_any_moment_and_resumed(real: tuple[Path, Path], tmp_path: Path) -> None:
-    """kill -9 while compiling, and three times while training, of real processes."""
+def test_killed_at_any_time_and_resumed(real: tuple[Path, Path], tmp_path: Path) -> None:
+    """Kill a process with SIGKILL while it compiles, and three times while it trains."""
     run = tmp_path / "run"
     command = Command(*REAL, "--run-dir", run)
     command.wait_for("^compiling")
@@ -99,7 +99,10 @@ def test_killed_at_any_moment_and_resumed(real: tuple[Path, Path], tmp_path: Pat
 
 
 def test_interrupted_and_terminated_and_resumed(real: tuple[Path, Path], tmp_path: Path) -> None:
-    """SIGINT while compiling and SIGTERM while training end with 130 and 143, in order, and say how to go on."""
+    """SIGINT while compiling and SIGTERM while training end with 130 and 143.
+
+    The output names the command that continues the run.
+    """
     whole, cache = real
     run = tmp_path / "run"
     command = Command(*REAL, "--run-dir", run)
@@ -107,7 +110,7 @@ def test_interrupted_and_terminated_and_resumed(real: tuple[Path, Path], tmp_pat
     assert command.stop(signal.SIGINT) == 130, command.err
     assert command.err == []
     assert newest(run) == 0
-    # By whatever name the program has where the test runs: it need not be on the search path.
+    # The program may have a path instead of a name, because it need not be on the search path.
     assert any(
         line.startswith("  ") and line.endswith(f"rollax resume {run}") for line in command.out
     )
@@ -121,7 +124,7 @@ def test_interrupted_and_terminated_and_resumed(real: tuple[Path, Path], tmp_pat
     check_same(run, whole)
 
 
-# The command in a session whose terminal is its standard input: closing that sends SIGHUP.
+# The command in a session whose terminal is its standard input. Closing it sends SIGHUP.
 OWN_TERMINAL = """
 import fcntl, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -131,7 +134,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_closed_terminal_stops_a_run(tmp_path: Path) -> None:
-    """Its state is saved, though nothing can be written to the terminal any more."""
+    """The state is saved, although nothing can be written to the terminal any more."""
     master, terminal = os.openpty()
     words = over(REAL, "--total-steps", 100 * TOTAL, "--run-dir", tmp_path / "run")
     environment = {
@@ -150,7 +153,7 @@ def test_a_closed_terminal_stops_a_run(tmp_path: Path) -> None:
     while newest(tmp_path / "run") < FRAMES and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
     before = newest(tmp_path / "run")
-    process.send_signal(signal.SIGSTOP)  # so that no checkpoint comes between
+    process.send_signal(signal.SIGSTOP)  # so that no checkpoint is written in between
     os.close(master)
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGCONT)
@@ -165,8 +168,8 @@ def _read_all(handle: int) -> None:
             pass
 
 
-def test_an_interrupt_while_importing_is_no_traceback() -> None:
-    """Nothing has begun by then. What says that the imports are under way comes from Python itself."""
+def test_an_interrupt_while_importing_prints_no_traceback() -> None:
+    """Python's own import times show that the imports have started."""
     command = Command("train", "ppo", "probe/memory", program=["-X", "importtime", "-m", "rollax"])
     command.wait_for(lambda: any("rollax.runtime.startup" in line for line in command.err))
     assert command.stop(signal.SIGINT) == -signal.SIGINT
@@ -174,7 +177,7 @@ def test_an_interrupt_while_importing_is_no_traceback() -> None:
 
 
 def _at(event: str, count: int, number: int) -> Callable[[str, str], None]:
-    """Raises the signal at the count-th event of a kind."""
+    """Return a function that raises the signal at the given event of a kind."""
     seen = []
 
     def react(kind: str, text: str) -> None:
@@ -192,7 +195,7 @@ def _at(event: str, count: int, number: int) -> Callable[[str, str], None]:
         ("compiling", 1, signal.SIGTERM),
         ("evaluating", 1, signal.SIGINT),  # before training
         ("evaluating", 3, signal.SIGTERM),
-        ("evaluating", 5, signal.SIGHUP),  # the last: nothing is left to do
+        ("evaluating", 5, signal.SIGHUP),  # the last evaluation, after which nothing is left to do
         ("progress", 1, signal.SIGINT),
         ("progress", 3, signal.SIGHUP),  # between an update and its evaluation
         ("last progress", 1, signal.SIGTERM),
@@ -208,12 +211,15 @@ def test_a_signal_in_any_phase(
     count: int,
     number: int,
 ) -> None:
-    """The run stops after what it is doing, with the exit code of the signal, and goes on to the same end."""
+    """The run stops after the current operation with the exit code of the signal.
+
+    Resuming leads to the same end.
+    """
     react = _at(event, count, number)
     save = Checkpoints.save
 
     def save_then_signal(self: Checkpoints, *arguments: Any) -> bool:
-        saved = save(self, *arguments)  # the writing goes on in the background
+        saved = save(self, *arguments)  # writing continues in the background
         react("saving", "")
         return saved
 
@@ -237,8 +243,8 @@ def test_a_signal_in_any_phase(
     check_same(stopped.folder, undisturbed)
 
 
-def test_a_signal_within_a_long_evaluation(train: Callable) -> None:
-    """An evaluation under way is finished and kept, however long it takes."""
+def test_a_signal_during_a_long_evaluation(train: Callable) -> None:
+    """The evaluation is finished and recorded."""
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
     took = []
 
@@ -263,8 +269,8 @@ def test_a_signal_within_a_long_evaluation(train: Callable) -> None:
     assert evaluations(result.folder)["returns"].tolist() == [[200_000.0] * 8]
 
 
-def test_a_second_interrupt_is_heeded_at_once(train: Callable, tmp_path: Path) -> None:
-    """Who presses Ctrl-C twice does not want to wait; what was saved stays."""
+def test_a_second_interrupt_stops_immediately(train: Callable, tmp_path: Path) -> None:
+    """Checkpoints that were saved before are not affected."""
 
     def react(kind: str, text: str) -> None:
         if kind == "progress" and int(text) >= 4 * FRAMES:
@@ -276,14 +282,14 @@ def test_a_second_interrupt_is_heeded_at_once(train: Callable, tmp_path: Path) -
     assert newest(tmp_path / "run") >= 2 * FRAMES
 
 
-def test_signals_are_as_before_after_a_run(train: Callable) -> None:
+def test_signal_handlers_are_restored_after_a_run(train: Callable) -> None:
     before = [signal.getsignal(number) for number in list_stop_signals()]
     train(updates=1)
     assert [signal.getsignal(number) for number in list_stop_signals()] == before
 
 
-def test_what_is_to_outlive_its_terminal_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under nohup, which has SIGHUP ignored."""
+def test_an_ignored_hangup_does_not_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nohup ignores SIGHUP."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stop_on_signals() as request:
@@ -293,8 +299,8 @@ def test_what_is_to_outlive_its_terminal_does(monkeypatch: pytest.MonkeyPatch) -
     assert request.signal_number is None
 
 
-def test_a_run_may_be_in_another_thread(train: Callable) -> None:
-    """Signals belong to the main thread; elsewhere a run works without them."""
+def test_a_run_in_another_thread(train: Callable) -> None:
+    """Only the main thread receives signals. In other threads a run works without them."""
     results = []
     thread = threading.Thread(target=lambda: results.append(train(updates=1)))
     thread.start()
@@ -303,10 +309,10 @@ def test_a_run_may_be_in_another_thread(train: Callable) -> None:
 
 
 @pytest.mark.quick
-def test_an_evaluation_cut_in_two_is_done_once(
+def test_an_interrupted_evaluation_is_recorded_once(
     train: Callable, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill between the files that an evaluation is written to leaves neither a gap nor a second line."""
+    """A kill between the writes of an evaluation leaves no gap and no second line."""
     for when in (1, 3):
         calls = []
 
@@ -328,10 +334,10 @@ def test_an_evaluation_cut_in_two_is_done_once(
 
 
 @pytest.mark.parametrize("damage", ["cut short", "emptied", "a bit", "no summary"])
-def test_a_damaged_checkpoint_is_passed_over(
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     train: Callable, undisturbed: Path, damage: str
 ) -> None:
-    """The one before it is taken, with a warning, and the end is the same."""
+    """The previous one is used with a warning, and the end is the same."""
     stopped = train(show=Script(_at("progress", 9, signal.SIGTERM)))
     bad = newest(stopped.folder)
     files = [
@@ -361,7 +367,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     check_same(stopped.folder, undisturbed)
 
 
-def test_when_every_checkpoint_is_damaged_nothing_is_touched(train: Callable) -> None:
+def test_if_every_checkpoint_is_damaged_nothing_changes(train: Callable) -> None:
     stopped = train(show=Script(_at("progress", 9, signal.SIGTERM)))
     for summary in (stopped.folder / "checkpoints").glob("step_*/summary.json"):
         summary.write_text("{}")
@@ -373,14 +379,17 @@ def test_when_every_checkpoint_is_damaged_nothing_is_touched(train: Callable) ->
 
 @pytest.fixture
 def largest_file() -> Iterator[Callable[[int], None]]:
-    """Sets the size from which on writing to a file fails, as on a full disk."""
+    """Return a function that sets the largest size of a file, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk(tmp_path: Path, largest_file: Callable[[int], None]) -> None:
-    """Where metrics cannot be written the error says so; after it is mended the run ends as if nothing had happened."""
+    """The error names the cause.
+
+    After the limit is removed, the run ends as an uninterrupted run.
+    """
     run, whole = tmp_path / "run", tmp_path / "whole"
     given = {"config": SMALL, "network": NETWORK}
 
@@ -406,7 +415,7 @@ def test_a_full_disk(tmp_path: Path, largest_file: Callable[[int], None]) -> Non
     check_same(run, whole)
 
 
-# A program whose disk is full once half of its steps are done: files larger than 20 kB cannot be written.
+# A program whose disk is full after half of its steps: files above 20 kB cannot be written.
 FULL_DISK = """
 import resource, sys
 from rollax.cli import main
@@ -423,7 +432,10 @@ sys.exit(main.main(sys.argv[1:]))
 
 
 def test_a_disk_too_full_for_a_checkpoint(tmp_path: Path) -> None:
-    """Exit code 1 and an error that says what could not be written; those before are intact, and the run can go on."""
+    """The exit code is 1, and an error names the checkpoint.
+
+    Previous checkpoints are intact, and the run can be resumed.
+    """
     words = over(
         REAL,
         "--network.hidden",
@@ -437,10 +449,10 @@ def test_a_disk_too_full_for_a_checkpoint(tmp_path: Path) -> None:
     words += [
         "--log-lines",
         10,
-    ]  # so that the metrics stay small, and checkpoints alone are too large
+    ]  # metrics stay small, so that only checkpoints are too large
     command = Command(*words, quick=True, program=["-c", FULL_DISK])
     assert command.finish() == 1
-    # orbax's own threads complain beside it, so it need not start a line.
+    # Threads of orbax also print errors, so the message may start within a line.
     failed = [line for line in command.err if "rror: The checkpoint of step " in line]
     assert len(failed) == 1
     assert "could not be written to" in failed[0]
@@ -454,7 +466,7 @@ def test_a_disk_too_full_for_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_disk_too_full_for_metrics(tmp_path: Path) -> None:
-    """Exit code 1 and an error that names the file, and the run can go on."""
+    """The exit code is 1, an error names the file, and the run can be resumed."""
     words = over(
         REAL, "--total-steps", 60 * FRAMES, "--checkpoint-steps", 0, "--run-dir", tmp_path / "run"
     )
@@ -469,7 +481,7 @@ def test_a_disk_too_full_for_metrics(tmp_path: Path) -> None:
 
 
 def test_checkpoints_by_time_change_nothing(train: Callable) -> None:
-    """However often checkpoints are made, everything else is the same; lines are never cut."""
+    """The number of checkpoints does not affect anything else, and lines are not split."""
     often = train("often", checkpoint_minutes=1e-9, checkpoint_steps=0, log_lines=4)
     seldom = train("seldom", checkpoint_minutes=0.0, checkpoint_steps=0, log_lines=4)
     lines = [line["step"] for line in metrics(often.folder) if "event" not in line]
@@ -477,8 +489,8 @@ def test_checkpoints_by_time_change_nothing(train: Callable) -> None:
     check_same(often.folder, seldom.folder)
 
 
-def test_own_objects_are_needed_again(train: Callable) -> None:
-    """A run with an environment and a network of its own says so when they are missing, and goes on with them."""
+def test_custom_objects_have_to_be_passed_again(train: Callable) -> None:
+    """An error names a missing environment or network. With both the run continues."""
     environment = rollax.make("probe/action-reward")
 
     def network(key):
@@ -504,8 +516,8 @@ def test_own_objects_are_needed_again(train: Callable) -> None:
     check_same(stopped.folder, whole.folder, **objects)
 
 
-def test_objects_that_a_run_never_had_are_refused(undisturbed: Path) -> None:
-    """Else it would go on in another environment than its config.yaml says, without a word."""
+def test_objects_in_place_of_settings_raise_usage_error(undisturbed: Path) -> None:
+    """Otherwise the run would continue with an environment that config.yaml does not name."""
     before = (undisturbed / "config.yaml").read_bytes()
     with pytest.raises(
         rollax.UsageError, match=r"made from its id \(probe/memory\). Remove environment=..."
@@ -517,10 +529,10 @@ def test_objects_that_a_run_never_had_are_refused(undisturbed: Path) -> None:
     assert (undisturbed / "config.yaml").read_bytes() == before
 
 
-def test_runs_that_begin_together_have_folders_of_their_own(
+def test_concurrent_runs_have_separate_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads that take names of which there are 16 in a second; and a name that is given can be one run's only."""
+    """Threads choose from 16 names per second. A given folder can belong to only one run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         creation.secrets, "token_hex", lambda number: random.choice("0123456789abcdef")

@@ -1,4 +1,4 @@
-"""A game whose sum is zero is told by its sides: the mean over all agents is 0, whatever was learnt."""
+"""Zero-sum games are reported by their sides, because the mean over all agents is always 0."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ CONFIG = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, 
 
 
 def values(per_agent, **kinds):
-    """The numbers of an evaluation with returns `[episodes, agents]`."""
+    """Return the metrics of an evaluation with returns `[episodes, agents]`."""
     per_agent = np.asarray(per_agent, float)
     summary = {f"return_{name}": value for name, value in summarize(per_agent.mean(axis=1)).items()}
     means = per_agent.mean(axis=0)
@@ -35,30 +35,27 @@ def values(per_agent, **kinds):
     }
 
 
-def test_the_names_of_a_summary():
+def test_names_of_summary_statistics():
     assert set(RETURN_STATISTICS) == set(summarize([1.0, 2.0]))
 
 
-def test_sides_are_of_games_whose_sum_is_zero():
+def test_sides_are_reported_for_zero_sum_games():
     game = [[3.0, -3.0], [5.0, -5.0]]
     assert zero_sum_side_returns(values(game, prey=0, predator=1)) == {
         "return_prey": 4.0,
         "return_predator": -4.0,
     }
     assert zero_sum_side_returns(values(game)) == {"agent 0": 4.0, "agent 1": -4.0}
-    assert (
-        zero_sum_side_returns(values([[3.0, -3.0], [5.0, -4.0]], prey=0, predator=1)) == {}
-    )  # by a little not zero
+    # The sum is not exactly zero.
+    assert zero_sum_side_returns(values([[3.0, -3.0], [5.0, -4.0]], prey=0, predator=1)) == {}
     assert zero_sum_side_returns(values([[3.0, -3.0], [-5.0, 5.5]])) == {}
-    assert (
-        zero_sum_side_returns(values([[0.0, 0.0], [0.0, 0.0]])) == {}
-    )  # nobody has scored: that is a return of 0
-    assert (
-        zero_sum_side_returns({"return_mean": 0.0, "return_min": 0.0, "return_max": 0.0}) == {}
-    )  # a single agent
+    # Without any reward the return is 0.
+    assert zero_sum_side_returns(values([[0.0, 0.0], [0.0, 0.0]])) == {}
+    # There is a single agent.
+    assert zero_sum_side_returns({"return_mean": 0.0, "return_min": 0.0, "return_max": 0.0}) == {}
 
 
-def test_the_headline_is_of_the_sides():
+def test_the_headline_has_the_sides():
     assert (
         format_return(values([[3.0, -3.0]], prey=0, predator=1), 0, False)
         == "return prey 3  predator -3 (their mean is 0)  length 5"
@@ -66,8 +63,8 @@ def test_the_headline_is_of_the_sides():
     assert format_return(values([[3.0, 1.0]]), 0, False).startswith("return 2 (std 0, iqm 2")
 
 
-def test_types_are_told_where_their_sum_is_not_zero():
-    """The mean over agents of several types alone says little."""
+def test_types_are_reported_if_their_sum_is_not_zero():
+    """The mean over agents of several types is not informative."""
     game = values([[3.0, -1.0], [5.0, -1.0]], prey=0, predator=1)
     assert return_names_by_type(game, ("prey", "predator")) == ["return_prey", "return_predator"]
     assert return_names_by_type(game, ("agent", "agent")) == []
@@ -76,8 +73,8 @@ def test_types_are_told_where_their_sum_is_not_zero():
     )
 
 
-def test_no_return_of_episodes_that_all_ended_early():
-    """Until every environment has taken as many steps as the longest episode has."""
+def test_no_return_from_episodes_that_ended_early():
+    """The bar needs as many steps of every environment as the longest episode has."""
     line, evaluated = {"episode_return": 0.9, "coverage": 0.5}, {"length_max": 100.0}
     assert format_training_metrics(line, evaluated, (), 99) == {"return": "-"}
     assert (
@@ -89,8 +86,8 @@ def test_no_return_of_episodes_that_all_ended_early():
 
 
 @pytest.mark.parametrize("best", ["return_mean", "return_prey"])
-def test_a_run(train, best):
-    """Lines and bar tell the sides; by a mean that is always 0 no checkpoint is the best."""
+def test_a_run_of_a_zero_sum_game(train, best):
+    """Lines and the bar have the sides. No checkpoint is the best by a mean that is always 0."""
     bar, show = [], Script()
     show.progress = lambda done, total, figures: bar.append(figures)
     more = {

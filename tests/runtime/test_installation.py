@@ -1,4 +1,4 @@
-"""Commands that install rollax, by the way in which it was installed."""
+"""Tests of the commands that install rollax, which depend on how it was installed."""
 
 import json
 import runpy
@@ -33,8 +33,8 @@ def installed_from(monkeypatch: pytest.MonkeyPatch, record: dict | None) -> None
 
 
 @pytest.mark.usefixtures("own_pip")
-def test_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path of a checkout is named, and is short inside the checkout."""
+def test_install_command_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command has the path of the checkout, which is short inside the checkout."""
     monkeypatch.chdir(tmp_path)
     assert installation.install_command("brax") == f'pip install -e "{ROOT}[brax]"'
     monkeypatch.chdir(ROOT)
@@ -43,7 +43,7 @@ def test_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_pip")
-def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_command_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation from a folder names it as long as it exists."""
     record = {"url": tmp_path.as_uri(), "dir_info": {}}
     installed_from(monkeypatch, record)
@@ -53,7 +53,7 @@ def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_pip")
-def test_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_command_of_a_repository(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installation from a repository names its address and commit."""
     record = {
         "url": "https://example.org/rollax.git",
@@ -66,7 +66,9 @@ def test_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("own_pip")
 @pytest.mark.parametrize("record", [None, {}])
-def test_package_index(monkeypatch: pytest.MonkeyPatch, record: dict | None) -> None:
+def test_install_command_of_a_package_index(
+    monkeypatch: pytest.MonkeyPatch, record: dict | None
+) -> None:
     """An installation without a record comes from a package index."""
     installed_from(monkeypatch, record)
     assert installation.install_command("brax") == 'pip install "rollax[brax]"'
@@ -74,7 +76,7 @@ def test_package_index(monkeypatch: pytest.MonkeyPatch, record: dict | None) -> 
 
 
 def test_pip_of_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the `pip` on PATH belongs to another Python, or is missing, the command names this Python."""
+    """The command names this Python if `pip` on PATH belongs to another Python, or is missing."""
     for found in ("/elsewhere/bin/pip", None):
         monkeypatch.setattr(installation.shutil, "which", lambda name, found=found: found)
         assert installation.pip().endswith(" -m pip")
@@ -82,7 +84,7 @@ def test_pip_of_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.quick
-def test_every_hint_comes_from_here() -> None:
+def test_only_one_module_has_installation_commands() -> None:
     """No other module of rollax has an installation command."""
     found = [
         path.name for path in (ROOT / "src").rglob("*.py") if "pip install" in path.read_text()
@@ -111,7 +113,7 @@ def test_unused_accelerators(
     name: str,
     extra: str,
 ) -> None:
-    """A visible accelerator that JAX does not use has an entry with the command that installs its support."""
+    """An accelerator that JAX does not use has an entry with the command for its support."""
     monkeypatch.setattr(doctor, "installed_version", nothing)
     monkeypatch.setattr(doctor.jax, "default_backend", lambda: "cpu")
     found = unused_accelerators(environ, lambda one: one == path, lambda one: program)
@@ -119,15 +121,15 @@ def test_unused_accelerators(
     assert extra in found[0].remedy and "pip install" in found[0].remedy
 
 
-def test_accelerator_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to report where JAX uses an accelerator or the machine has none."""
+def test_no_report_if_the_accelerator_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is there a report if the machine has no accelerator."""
     assert unused_accelerators({}, lambda path: False, nothing) == []
     monkeypatch.setattr(doctor.jax, "default_backend", lambda: "gpu")
     assert unused_accelerators({"TPU_NAME": "local"}, lambda path: True, nothing) == []
 
 
-def test_accelerator_with_its_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plugin that does not start, or JAX_PLATFORMS, is named in place of an installation."""
+def test_unused_accelerators_with_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remedy names a plugin that does not start, or JAX_PLATFORMS."""
     monkeypatch.setattr(doctor.jax, "default_backend", lambda: "cpu")
     monkeypatch.setattr(doctor, "installed_version", lambda package: "1.0")
     found = unused_accelerators({}, lambda path: True, nothing)
@@ -137,7 +139,7 @@ def test_accelerator_with_its_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("driver", "version"), [("580.65.06", 13), ("550.54.14", 12)])
-def test_cuda_version(tmp_path: Path, driver: str, version: int) -> None:
+def test_cuda_version_of_a_driver(tmp_path: Path, driver: str, version: int) -> None:
     """Drivers before 580 run CUDA 12."""
     file = tmp_path / "version"
     file.write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {driver}  Tue 2025\n")
@@ -145,13 +147,14 @@ def test_cuda_version(tmp_path: Path, driver: str, version: int) -> None:
     assert doctor.cuda_version(tmp_path / "none") == 13
 
 
-def test_links_of_the_package_page() -> None:
+def test_links_of_the_package_page_are_absolute() -> None:
     """Relative links and images of README.md become addresses of the repository."""
     pytest.importorskip("hatchling")
     links = runpy.run_path(str(ROOT / "hatch_build.py"))["absolute_links"]
     address = "https://example.org/rollax"
     text = "![a](docs/a.png) [b](docs/b.md#c) [d](https://jax.dev) [e](#e)"
     assert links(text, address) == (
-        f"![a]({address}/raw/main/docs/a.png) [b]({address}/blob/main/docs/b.md#c) [d](https://jax.dev) [e](#e)"
+        f"![a]({address}/raw/main/docs/a.png) [b]({address}/blob/main/docs/b.md#c) "
+        "[d](https://jax.dev) [e](#e)"
     )
     assert "](docs/" not in links((ROOT / "README.md").read_text(), address)

@@ -1,4 +1,4 @@
-"""What notebooks show: tables without markup of others, files, and figures."""
+"""Tests of notebook output: tables with escaped markup, files, and figures."""
 
 import base64
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.quick
 MARKUP = '<script>alert("no")</script>'
 
 
-def test_a_table_has_no_markup_of_others() -> None:
+def test_a_table_escapes_markup() -> None:
     table = format_html_table(
         MARKUP, {MARKUP: MARKUP, "none": None, "escape": "\x1b[31m", "x": 0.5}
     )
@@ -34,14 +34,14 @@ def test_a_table_has_no_markup_of_others() -> None:
         ("a.mp4", '<video src="data:video/mp4;base64,'),
     ],
 )
-def test_a_file_is_shown(tmp_path: Path, name: str, start: str) -> None:
+def test_a_file_is_embedded(tmp_path: Path, name: str, start: str) -> None:
     (tmp_path / name).write_bytes(b"content")
     shown = Animation(tmp_path / name)._repr_html_()
     assert shown.startswith(start) and base64.b64encode(b"content").decode() in shown
     assert Path(Animation(tmp_path / name)) == tmp_path / name
 
 
-def test_a_page_is_shown_apart(tmp_path: Path) -> None:
+def test_a_page_is_embedded_in_a_sandbox(tmp_path: Path) -> None:
     """Its scripts cannot reach the notebook."""
     (tmp_path / "a.html").write_text('<p title="x">"quoted"</p>')
     shown = Animation(tmp_path / "a.html")._repr_html_()
@@ -49,7 +49,7 @@ def test_a_page_is_shown_apart(tmp_path: Path) -> None:
     assert 'sandbox="allow-scripts"' in shown
 
 
-def test_a_file_that_is_gone(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     shown = Animation(tmp_path / f"{'<b>'}.gif")._repr_html_()
     assert "&lt;b&gt;.gif cannot be read" in shown and "<b>" not in shown
 
@@ -78,9 +78,9 @@ shell.run_cell("1 / 0")
 
 
 def test_a_session_of_ipython(tmp_path: Path) -> None:
-    """Figures are shown though pyplot was not used; errors of rollax are a line, others have their traceback.
+    """Figures are shown without pyplot, and errors of rollax have one line instead of a traceback.
 
-    In a process of its own, because a shell changes its process.
+    It runs in a separate process, because a shell changes its process.
     """
     pytest.importorskip("IPython")
     environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}

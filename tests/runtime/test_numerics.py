@@ -1,4 +1,4 @@
-"""Runs in processes that have switched JAX to something else: they train as without, and say that the switch has no effect."""
+"""Tests of runs in processes with other JAX settings, which rollax overrides with a message."""
 
 import json
 import os
@@ -26,7 +26,8 @@ import rollax
 for name in ("probe/two-steps", "control/point-maze"):
     rollax.check_environment(rollax.make(name), steps=8)
 sizes = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sequence_length": 4}
-options = {"total_steps": 64, "eval_episodes": 8, "eval_count": 1, "tensorboard": False, "run_dir": sys.argv[1]}
+options = {"total_steps": 64, "eval_episodes": 8, "eval_count": 1, "tensorboard": False, \
+"run_dir": sys.argv[1]}
 network = {"hidden": (8,), "core": "gru", "core_size": 8}
 run = rollax.train("ppo", "probe/memory", config=sizes, network=network, options=options)
 policy = rollax.load(run.folder)
@@ -35,13 +36,14 @@ _, obs = policy.environment.reset(jax.random.key(1))
 policy.act(obs, policy.initial_carry(), jax.random.key(2))
 kinds = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(policy.state)})
 lines = (run.folder / "metrics.jsonl").read_text().splitlines()
-losses = [value for line in map(json.loads, lines) for name, value in line.items() if name == "policy_loss"]
+losses = [value for line in map(json.loads, lines) for name, value in line.items() \
+if name == "policy_loss"]
 print(json.dumps([numbers["return_mean"], losses, kinds, jax.config.jax_enable_x64]))
 """
 
 
 def run(folder: Path, **switches: str) -> tuple[list[Any], str]:
-    """The numbers of a tiny run, and everything else that was printed."""
+    """Return the results of a tiny run, and everything else that was printed."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", **switches}
     command = [sys.executable, "-c", SCRIPT, str(folder)]
     done = subprocess.run(
@@ -73,7 +75,9 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     ],
     ids=lambda switches: "+".join(switches),
 )
-def test_a_run_is_the_same(tmp_path: Path, without: list[Any], switches: dict[str, str]) -> None:
+def test_jax_settings_do_not_change_a_run(
+    tmp_path: Path, without: list[Any], switches: dict[str, str]
+) -> None:
     numbers, told = run(tmp_path / "run", **switches)
     assert numbers[:3] == without[:3]
     assert numbers[3] == ("JAX_ENABLE_X64" in switches), "the process keeps its own switch"
@@ -84,7 +88,7 @@ def test_a_run_is_the_same(tmp_path: Path, without: list[Any], switches: dict[st
 
 
 @pytest.mark.quick
-def test_switches_are_restored_also_after_an_error() -> None:
+def test_jax_settings_are_restored_after_an_error() -> None:
     with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
         with pytest.raises(ZeroDivisionError), standard_numerics():
             assert overridden_settings() == ("JAX_ENABLE_X64", "JAX_NUMPY_DTYPE_PROMOTION")
@@ -104,7 +108,7 @@ def test_guards_of_transfers(train: Callable, guard: str) -> None:
     assert any(f"JAX_{guard.upper()} has no effect" in line for line in show.lines)
 
 
-def test_an_environment_of_double_precision_is_narrowed() -> None:
+def test_an_environment_in_double_precision_is_converted() -> None:
     with jax.enable_x64(True):
         wide = {"gravity": jnp.asarray(9.8), "count": jnp.asarray(3), "name": "wide"}
         narrow = to_single_precision(wide)
@@ -122,8 +126,11 @@ def test_environments_are_made_in_single_precision() -> None:
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(environment)} == {"float32"}
 
 
-def test_another_generator_is_named(undisturbed: Path) -> None:
-    """Keys of a run are those of the generator that its process had."""
-    message = r"the random number generator threefry2x32: .* got key<rbg>\[\]\. Set JAX_DEFAULT_PRNG_IMPL=threefry2x32\."
+def test_another_key_implementation_raises_usage_error(undisturbed: Path) -> None:
+    """Keys of a run have the implementation of the process that trained it."""
+    message = (
+        r"the random number generator threefry2x32: .* got key<rbg>\[\]\. Set "
+        r"JAX_DEFAULT_PRNG_IMPL=threefry2x32\."
+    )
     with jax.default_prng_impl("rbg"), pytest.raises(rollax.UsageError, match=message):
         rollax.load(undisturbed)

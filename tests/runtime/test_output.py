@@ -1,4 +1,4 @@
-"""Output that is closed, full or without some characters ends no run, and the exit code says what became of the run."""
+"""Tests of output that is closed, full or limited to some characters, which does not stop a run."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ needs_full = pytest.mark.skipif(
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
-    """`shell(words, redirection)`: what became of a command in a shell; PIPESTATUS is that of the command."""
+    """Return a function that runs a command in a shell, with the exit code of the command."""
 
     def run(words: list[str], redirection: str, **variables: str) -> subprocess.CompletedProcess:
         source = str(Path(rollax.__file__).parents[1])
@@ -55,15 +55,15 @@ def shell(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
         pytest.param("> /dev/full 2>&1", marks=needs_full),
     ],
 )
-def test_a_run_goes_on_without_output(shell: Callable, tmp_path: Path, redirection: str) -> None:
-    """It is trained to its end, its exit code says so, and standard error names standard output."""
+def test_a_run_continues_without_output(shell: Callable, tmp_path: Path, redirection: str) -> None:
+    """The run ends with exit code 0, and standard error has a warning about standard output."""
     ended = shell([*RUN, "--run-dir", "run"], redirection)
     assert ended.returncode == 0, ended.stderr
     assert newest(tmp_path / "run") == 8 * FRAMES
     assert "Traceback" not in ended.stderr and "Exception ignored" not in ended.stderr
     if "2>&1" not in redirection:
         assert ended.stderr.count("warning: standard output cannot be written") == 1
-    # A file that was opened in place of standard output would have the messages.
+    # A file that was opened in place of standard output would contain the messages.
     assert b"compiling" not in (tmp_path / "run" / "metrics.jsonl").read_bytes()
 
 
@@ -75,7 +75,7 @@ def test_a_run_goes_on_without_output(shell: Callable, tmp_path: Path, redirecti
 def test_other_commands_without_output(
     shell: Callable, words: list[str], redirection: str, code: int
 ) -> None:
-    """Their output is their result; a reader that has enough is no failure."""
+    """They fail, because their output is their result. A closed pipe is not an error."""
     ended = shell(words, redirection)
     assert ended.returncode == code
     told = [line for line in ended.stderr.splitlines() if line]
@@ -84,8 +84,8 @@ def test_other_commands_without_output(
     )
 
 
-def test_names_in_a_plain_locale(shell: Callable, tmp_path: Path) -> None:
-    """Messages with other characters are written with escapes where standard output has none."""
+def test_folder_names_in_an_ascii_locale(shell: Callable, tmp_path: Path) -> None:
+    """Characters that standard output cannot represent are escaped."""
     ended = shell([*RUN, "--run-dir", "l\u00e4ufe"], "", PYTHONIOENCODING="ascii")
     assert ended.returncode == 0, ended.stderr
     assert newest(tmp_path / "l\u00e4ufe") == 8 * FRAMES
@@ -95,8 +95,8 @@ def test_names_in_a_plain_locale(shell: Callable, tmp_path: Path) -> None:
     assert newest(tmp_path / "run") == 8 * FRAMES
 
 
-def test_names_that_no_checkpoint_can_have(shell: Callable, tmp_path: Path) -> None:
-    """They are refused before anything is compiled or written."""
+def test_a_folder_name_that_is_not_utf8_raises_usage_error(shell: Callable, tmp_path: Path) -> None:
+    """The error is raised before anything is compiled or written."""
     ended = shell([*RUN, "--run-dir", os.fsdecode(b"run-\xff")], "")
     assert ended.returncode == 2
     assert (
@@ -106,7 +106,9 @@ def test_names_that_no_checkpoint_can_have(shell: Callable, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_current_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_current_folder_that_is_not_utf8_raises_usage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = tmp_path / os.fsdecode(b"here-\xff")
     here.mkdir()
     monkeypatch.chdir(here)
@@ -117,7 +119,7 @@ def test_the_current_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 class Full:
-    """A stream that cannot be written."""
+    """Stream on which every write fails."""
 
     def __init__(self, error: Exception) -> None:
         self.error, self.attempts = error, 0
@@ -132,7 +134,7 @@ class Full:
 
 @pytest.fixture
 def unchanged() -> Iterator[None]:
-    """What this process knows of its standard output is as before."""
+    """Restore the recorded state of standard output."""
     yield
     output._OutputState.is_discarded = False
 
@@ -140,7 +142,7 @@ def unchanged() -> Iterator[None]:
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), ValueError("I/O operation on closed file.")]
 )
-def test_a_display_is_left_alone_once_it_fails(
+def test_a_display_is_not_used_after_an_error(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
     unchanged: None,

@@ -1,4 +1,4 @@
-"""What comes from somebody else is printed without control characters and passwords, by one function."""
+"""Tests of printing: text from elsewhere is printed without control characters and passwords."""
 
 import ast
 import json
@@ -15,12 +15,13 @@ from rollax.runtime.printing import (
 )
 
 SOURCE = Path(__file__).parents[2] / "src" / "rollax"
+# Calls of `print` with fixed texts.
 OF_ITS_OWN = {
     "runtime/printing.py": 1,
     "cli/main.py": 3,
     "cli/parsing/help.py": 1,
     "cli/list_command.py": 1,
-}  # calls of texts made here
+}
 OF_ITS_OWN |= {"cli/bench_command.py": 1, "cli/sweep_command.py": 1, "cli/train_command.py": 1}
 SECRET = "p4ss"
 
@@ -29,13 +30,13 @@ SECRET = "p4ss"
 @pytest.mark.parametrize(
     "letter", ["\x00", "\x07", "\x08", "\r", "\x1b", "\x7f", "\x9b", "\u202e", "\u2066", "\udc80"]
 )
-def test_control_characters(letter: str) -> None:
+def test_control_characters_are_escaped(letter: str) -> None:
     assert escape_control_characters(f"a{letter}b\n\tc") == f"a\\u{ord(letter):04x}b\n\tc"
     assert escape_to_one_line(f"a{letter}b\nc") == f"a\\u{ord(letter):04x}b\\nc"
     assert escape_control_characters("große Läufe 学習 🙂") == "große Läufe 学習 🙂"
 
 
-def test_json_stays_json(capsys: pytest.CaptureFixture) -> None:
+def test_printed_json_can_be_parsed(capsys: pytest.CaptureFixture) -> None:
     print_line(json.dumps({"run": "a\x7f\x1b[31m"}))
     assert json.loads(capsys.readouterr().out) == {"run": "a\x7f\x1b[31m"}
 
@@ -57,14 +58,14 @@ def test_json_stays_json(capsys: pytest.CaptureFixture) -> None:
         ("studies/journal.log", "studies/journal.log"),
     ],
 )
-def test_passwords(address: str, shown: str) -> None:
+def test_passwords_are_masked(address: str, shown: str) -> None:
     assert mask_address(address) == shown
     assert (
         SECRET not in mask_secrets(f"the storage {address} answers no more") or "://" not in address
     )
 
 
-def test_pages_are_no_secrets() -> None:
+def test_addresses_of_pages_are_not_masked() -> None:
     page = "see https://example.org/docs?page=2, not https://example.org/?token=abc"
     assert (
         mask_secrets(page)
@@ -72,8 +73,8 @@ def test_pages_are_no_secrets() -> None:
     )
 
 
-def test_nothing_else_prints() -> None:
-    """All but texts of rollax's own goes through `say`."""
+def test_only_listed_modules_call_print() -> None:
+    """All other output uses functions of `runtime.printing`."""
     found: dict[str, int] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

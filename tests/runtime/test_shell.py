@@ -1,4 +1,4 @@
-"""Commands that are printed can be typed as they stand, whatever the names of folders are."""
+"""Tests of printed commands, which can be executed for any folder names."""
 
 import ast
 import re
@@ -20,14 +20,14 @@ NAME = 'it\'s $HOME `and` "more"'
 
 
 @pytest.mark.quick
-def test_words_are_found_again() -> None:
+def test_quoted_words_are_parsed_back() -> None:
     words = ["rollax", "resume", NAME, "--total-steps", 5]
     assert shlex.split(format_command_line(*words)) == [str(word) for word in words]
     assert format_command_line("rollax", "eval", Path("runs/a-b_1")) == "rollax eval runs/a-b_1"
 
 
 @pytest.mark.quick
-def test_commands_are_told_apart_from_python() -> None:
+def test_running_command_marks_the_command_line() -> None:
     assert not is_command_running()
     with running_command():
         assert is_command_running()
@@ -35,7 +35,7 @@ def test_commands_are_told_apart_from_python() -> None:
 
 
 @pytest.mark.parametrize("status", ["done", "stopped", "nonfinite"])
-def test_the_last_lines_of_a_run(status: str, tmp_path: Path) -> None:
+def test_commands_in_the_last_lines_of_a_run(status: str, tmp_path: Path) -> None:
     spec = make_spec(
         "ppo", "probe/memory", {}, SMALL, NETWORK, options(tmp_path), {}, imports=("my_module",)
     )
@@ -53,8 +53,8 @@ def test_the_last_lines_of_a_run(status: str, tmp_path: Path) -> None:
         assert words[number + 1 : number + 4] == [str(tmp_path / NAME), "--import", "my_module"]
 
 
-def test_no_command_is_printed_without_quotes() -> None:
-    """A text of the source that puts a value into a command makes it by `command_line`."""
+def test_every_printed_command_has_quotes() -> None:
+    """Source code formats commands with `format_command_line`, not with f-strings."""
     found = []
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

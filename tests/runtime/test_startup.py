@@ -1,4 +1,4 @@
-"""What a start costs: the modules that `import rollax` imports, and the programs before the first evaluation."""
+"""Tests of the startup time: imported modules, and programs before the first evaluation."""
 
 import ast
 import os
@@ -29,7 +29,8 @@ class Show:
     def message(self, text):
         if " 0 steps " in text:
             missed = sum(name.endswith("/cache_misses") for name in events)
-            large = [name for name in programs if any(word in name for word in ("jit(run)", "jit(evaluate)", "jit(init)"))]
+            large = [name for name in programs if any(word in name for word in \
+("jit(run)", "jit(evaluate)", "jit(init)"))]
             print(len(programs), missed, *sorted(large), flush=True)
     def picture(self, make): pass
     def progress(self, done, total, figures): pass
@@ -37,9 +38,10 @@ class Show:
 
 small = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2}
 options = {"run_dir": sys.argv[1], "tensorboard": False}
-rollax.train("ppo", "gymnax/CartPole-v1", total_steps=64, config=small, options=options, show=Show())
+rollax.train("ppo", "gymnax/CartPole-v1", total_steps=64, config=small, options=options, \
+show=Show())
 """
-MOST_PROGRAMS = 16  # 10 with jax 0.10; without care for it there were 30
+MOST_PROGRAMS = 16  # 10 with jax 0.10, formerly 30
 
 
 def start(folder: Path, cache: Path) -> list[str]:
@@ -52,7 +54,7 @@ def start(folder: Path, cache: Path) -> list[str]:
 
 
 def test_a_second_start_compiles_nothing_before_its_first_evaluation(tmp_path: Path) -> None:
-    """Few programs, all of them read: that of the first state and that of the evaluation, and meanwhile that of updates."""
+    """All programs are read from the cache: the initial state, the evaluation and the update."""
     number, missed, *_ = start(tmp_path / "first", tmp_path / "cache")
     assert int(missed) >= 2
     number, missed, *large = start(tmp_path / "second", tmp_path / "cache")
@@ -70,7 +72,7 @@ print(*sys.modules)
 
 
 def test_import_is_lazy() -> None:
-    """`import rollax` imports neither JAX nor suites nor plots; names are listed nevertheless."""
+    """`import rollax` imports neither JAX nor suites nor plots, but names are listed."""
     done = subprocess.run(
         [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=300, check=True
     )
@@ -87,10 +89,10 @@ def test_public_names_exist() -> None:
         getattr(rollax, "no_such_name")  # noqa: B009
 
 
-def test_type_checkers_see_the_names_that_exist() -> None:
-    """The imports under TYPE_CHECKING are the names of the lazy table, from the same modules.
+def test_type_checkers_see_the_existing_names() -> None:
+    """The imports under TYPE_CHECKING are the names and modules of the lazy table.
 
-    A new entry of `BUILTIN_ALGORITHMS` needs its line there too.
+    A new entry of `BUILTIN_ALGORITHMS` needs a line there too.
     """
     tree = ast.parse(Path(rollax.__file__).read_text())
     block = next(

@@ -1,4 +1,4 @@
-"""A page in a headless browser, without any network."""
+"""Pages in a headless browser without network access."""
 
 import os
 import shutil
@@ -30,7 +30,15 @@ FLAGS = (
 def opened(
     page: Path, folder: Path, budget: int = 20000, picture: Path | None = None, at: str = ""
 ) -> subprocess.CompletedProcess:
-    """What the browser has made of a page (`at` a fragment) after `budget` virtual milliseconds: elements, or a `picture`."""
+    """Return the process of a browser that opened a page, with its elements or a screenshot.
+
+    Args:
+        page: File to open.
+        folder: Folder for data of the browser.
+        budget: Virtual time in milliseconds.
+        picture: File of the screenshot. Without it, standard output has the elements.
+        at: Fragment of the address.
+    """
     wanted = "--dump-dom" if picture is None else f"--screenshot={picture}"
     command = [
         *(

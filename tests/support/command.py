@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 300  # seconds; machines that test are busy
+PATIENCE = 300  # seconds, because machines that run tests are busy
 _started: list[subprocess.Popen] = []
 
 
@@ -33,7 +33,9 @@ def end_with_test(process: subprocess.Popen) -> subprocess.Popen:
 
 
 class Command:
-    """A `rollax` process whose output can be waited for. It is killed when the test that started it ends.
+    """A `rollax` process whose output can be waited for.
+
+    It is killed when the test that started it ends.
 
     Args:
         *words: Words of the command line.
@@ -85,7 +87,10 @@ class Command:
             lines.extend(line.rstrip("\n") for line in stream)
 
     def wait_for(self, condition: Any) -> None:
-        """Until a line of output matches a pattern, or a function is true. Fails when the process ends before."""
+        """Wait until a line of output matches a pattern, or a function is true.
+
+        The test fails if the process ends before.
+        """
         is_met = (
             condition
             if callable(condition)
@@ -109,6 +114,6 @@ class Command:
         return code
 
     def stop(self, number: int) -> int:
-        """Sends a signal and waits for the end."""
+        """Send a signal and wait for the end of the process."""
         self.process.send_signal(number)
         return self.finish()

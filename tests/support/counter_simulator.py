@@ -1,4 +1,4 @@
-"""One deterministic environment twice: in JAX, and as gymnasium has environments; and faults for its simulators to have."""
+"""One deterministic environment in JAX and in Gymnasium, with faults for tests of simulators."""
 
 import os
 import time
@@ -15,12 +15,15 @@ from rollax.environments.host_environment import HostedEnvironment
 from rollax.environments.suites.gymnasium.adapter import make_hosted_environment
 from rollax.spaces import ActionSpace, Box, Discrete
 
-LIMIT = 5  # steps after which time is up
-FULL = 3.0  # the sum of actions that ends the task
+LIMIT = 5  # time limit in steps
+FULL = 3.0  # sum of actions that ends the task
 
 
 class Counter(eqx.Module):
-    """Observes the time and the sum of its actions, which reward it; the task ends when that sum is full."""
+    """Environment that observes the time and the sum of its actions, which are the rewards.
+
+    It terminates when the sum is at least `FULL`.
+    """
 
     action_space: ActionSpace = eqx.field(static=True, default=Discrete(2))
 
@@ -42,7 +45,14 @@ class Counter(eqx.Module):
 
 
 class GymnasiumCounter(gymnasium.Env):
-    """The same. `fault`: what goes wrong at the step of that number, over all episodes."""
+    """Environment of `Counter` in Gymnasium.
+
+    Args:
+        continuous: Whether the action is a number.
+        fault: Fault to produce, none if empty.
+        at: Step of the fault, counted over all episodes.
+        render_mode: Render mode of Gymnasium.
+    """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 7}
 
@@ -87,7 +97,8 @@ class GymnasiumCounter(gymnasium.Env):
         return np.full((20, 30, 3), min(int(self.state[0]) * 40, 255), np.uint8)
 
     def close(self) -> None:
-        if self.fault == "close" and self.taken >= self.at:  # not the one that is looked at
+        # not the instance that is only inspected
+        if self.fault == "close" and self.taken >= self.at:
             raise RuntimeError("already closed")
 
     def _fail(self) -> None:
@@ -102,14 +113,15 @@ class GymnasiumCounter(gymnasium.Env):
 def on_host(
     continuous: bool = False, fault: str = "", at: int = 20, limit: int | None = LIMIT
 ) -> HostedEnvironment:
-    """The counter as an environment on the host."""
+    """Return the counter as a host environment."""
     return make_hosted_environment("test/counter", Made(continuous, fault, at), limit)
 
 
 class Made:
-    """`Made(...)(render_mode)` makes a counter, also in another process.
+    """Function that makes a counter, also in another process.
 
-    Without a `__dict__`, so that a run does not record the fault: it stands for one in the code of a simulator.
+    It has no `__dict__`, so that a run does not record the fault, which represents one in the code
+    of a simulator.
     """
 
     __slots__ = ("arguments",)

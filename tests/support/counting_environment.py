@@ -1,4 +1,4 @@
-"""An environment that tells of every step, and its evaluation, for tests of what evaluations make of `info`."""
+"""Environment with info values in every step, and its evaluation."""
 
 from typing import Any
 
@@ -16,9 +16,10 @@ EPISODES, LONGEST = 24, 5
 
 
 class Counting(eqx.Module):
-    """Episodes of 1 to 5 steps that tell of every step; of those after the end, which no one should take, nothing finite.
+    """Environment with episodes of 1 to 5 steps and info values in every step.
 
-    With `agents`, agent i ends i steps after agent 0, and the episode with the last.
+    Steps after the end, which should not be taken, have NaN. With `agents`, agent i ends i steps
+    after agent 0, and the episode ends with the last agent.
     """
 
     agents: int | None = eqx.field(static=True, default=None)
@@ -61,7 +62,7 @@ class Counting(eqx.Module):
 
 
 def constant(environment: Any) -> Algorithm:
-    """Does what its state says, and remembers nothing."""
+    """Return an algorithm without memory whose action is its state."""
     return Algorithm(
         None, None, lambda state, obs, carry, key, greedy: (state, carry), lambda state: ()
     )  # pyright: ignore

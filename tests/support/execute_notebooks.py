@@ -1,4 +1,6 @@
-"""Execution of the notebooks: `python tests/support/execute_notebooks.py [NOTEBOOK...]` updates their outputs.
+"""Execution of the notebooks, which updates their outputs.
+
+Usage: `python tests/support/execute_notebooks.py [NOTEBOOK...]`
 
 The kernel is this interpreter. Notebooks run in a temporary folder, so that runs are not written to
 the checkout. `--output FOLDER` writes the executed notebooks to a folder instead.
@@ -62,7 +64,7 @@ def kernel_environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        "PYTHONWARNINGS": "ignore:IProgress not found",  # of tqdm, without ipywidgets
+        "PYTHONWARNINGS": "ignore:IProgress not found",  # warning of tqdm without ipywidgets
     }
 
 

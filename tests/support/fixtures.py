@@ -19,9 +19,9 @@ _compiled: dict[str, Any] = {}
 
 @contextlib.contextmanager
 def programs_compiled_once() -> Iterator[None]:
-    """Share compiled programs among runs of the same specification, and allow keys to be used twice.
+    """Share compiled programs among runs of the same specification, and allow key reuse.
 
-    What is saved and loaded is used twice, so the check against reuse of keys must be off.
+    Saved keys are used again when they are loaded, so the check against key reuse must be off.
     """
     compile_program = programs.compile_program
 
@@ -42,7 +42,7 @@ def programs_compiled_once() -> Iterator[None]:
         )
         name = repr((which, parts, None if network is None else id(network)))
         if name not in _compiled:
-            # The network is kept, so that no other object gets its id.
+            # A reference to the network prevents that another object gets its id.
             _compiled[name] = (compile_program(spec, environment, network), network)
         return _compiled[name][0]
 
@@ -60,13 +60,13 @@ def compile_once() -> Iterator[None]:
 
 @pytest.fixture
 def train(tmp_path: Path) -> Callable[..., Any]:
-    """`train(name, environment, ...)`: a tiny run in a folder of that name."""
+    """Return a function `train(name, environment, ...)` for tiny runs in a folder of that name."""
 
     def run(
         name: str = "run", environment: Any = "probe/memory", show: Any = None, **arguments: Any
     ) -> rollax.Result:
         own = {field.name for field in dataclasses.fields(rollax.RunOptions)} | {"updates"}
-        own -= {"seed", "stop_when"}  # arguments of `rollax.train` too
+        own -= {"seed", "stop_when"}  # also arguments of `rollax.train`
         host = {key: arguments.pop(key) for key in list(arguments) if key in own}
         defaults: dict[str, Any] = {
             "config": SMALL,

@@ -1,4 +1,4 @@
-"""Parameters of tests with marks."""
+"""Parameters of tests, with marks."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tiny runs for the tests of the host's side: what they are made of, how they are started, and when two are the same."""
+"""Tiny runs for tests of host code: settings, commands, and comparison of two runs."""
 
 import json
 import re
@@ -19,10 +19,10 @@ from rollax.training.compile import program as programs
 from rollax.training.run_folder.layout import read_spec
 from rollax.training.run_folder.metric_sinks import read_metrics
 
-FRAMES = 32  # of one update of SMALL
+FRAMES = 32  # steps per update with SMALL
 SMALL = PPOConfig(num_envs=4, num_steps=8, num_minibatches=2, num_epochs=1)
 NETWORK = NetworkConfig(hidden=(8,))
-# The same for the command line.
+# The same settings for the command line.
 SMALL_WORDS = [
     *(
         "--config.num-envs",
@@ -39,7 +39,7 @@ SMALL_WORDS = [
 
 
 def over(words: Sequence[Any], *changed: Any) -> list[Any]:
-    """A command line with other values for some of its options, each of which may be there only once."""
+    """Return a command line with other values for some options, which must occur only once."""
     kept, options, keep = [], {word for word in changed if str(word).startswith("--")}, True
     for word in words:
         keep = word not in options if str(word).startswith("--") else keep
@@ -51,7 +51,7 @@ TIMINGS = ("wall_time", "steps_per_second")
 
 
 def options(folder: Path, updates: int = 12, **changes: Any) -> RunOptions:
-    """Twelve updates, with an evaluation every third and a checkpoint every second."""
+    """Return options with evaluations every third update and checkpoints every second."""
     values = {
         "eval_episodes": 8,
         "eval_count": 4,
@@ -63,7 +63,7 @@ def options(folder: Path, updates: int = 12, **changes: Any) -> RunOptions:
 
 
 class Script:
-    """A display that keeps what it is shown, and calls `react(kind, text)` at each event."""
+    """Display that records messages and calls `react(kind, text)` at each event."""
 
     def __init__(self, react: Any = None) -> None:
         self.lines: list[str] = []
@@ -88,7 +88,10 @@ class Script:
 
 
 class Bad(eqx.Module):
-    """Reward 1 a step without end, until from step `good` on (or at any step, with a chance) it is `value`."""
+    """Environment without end, with reward 1 per step until step `good`, and then `value`.
+
+    With a positive `chance`, the reward of any step may be `value`.
+    """
 
     good: int = eqx.field(static=True, default=40)
     chance: float = eqx.field(static=True, default=0.0)
@@ -115,7 +118,7 @@ def evaluations(folder: Path) -> dict[str, np.ndarray]:
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run, without how long things took."""
+    """Return the lines of a run without timings."""
     lines = read_metrics(folder / "metrics.jsonl")
     return [{name: value for name, value in line.items() if name not in TIMINGS} for line in lines]
 
@@ -134,7 +137,7 @@ def bits(state: Any) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def checksums(folder: Path, step: int) -> dict[str, Any]:
-    """What a checkpoint says of each leaf of its state, of all members."""
+    """Return what a checkpoint records about each leaf of the state of all members."""
     return {
         leaf.path: leaf
         for leaf in read_summary(folder / "checkpoints" / f"step_{step:012d}").leaves
@@ -142,7 +145,10 @@ def checksums(folder: Path, step: int) -> dict[str, Any]:
 
 
 def whole_state(folder: Path, environment: Any = None) -> Any:
-    """The state of a run's last checkpoint, of all members, with what only learning needs."""
+    """Return the complete state of all members in the last checkpoint.
+
+    It includes the parts that only training needs.
+    """
     spec = read_spec(folder)
     algorithm, _ = programs.build_algorithm_and_environment(spec, environment)
     make = (
@@ -154,7 +160,7 @@ def whole_state(folder: Path, environment: Any = None) -> Any:
 
 
 def rating(folder: Path, step: int) -> dict[str, Any]:
-    """The metrics that a checkpoint was saved with, by which it may be the best."""
+    """Return the metrics of a checkpoint, which determine the best one."""
     document = json.loads(
         (folder / "checkpoints" / f"step_{step:012d}" / "summary.json").read_text()
     )
@@ -164,7 +170,10 @@ def rating(folder: Path, step: int) -> dict[str, Any]:
 
 
 def check_same(run: Path, other: Path, **objects: Any) -> None:
-    """Fails unless two runs ended with the same state, evaluations and metrics, bit for bit, and the same best checkpoint."""
+    """Check that two runs have equal states, evaluations, metrics and best checkpoints.
+
+    The comparison is bit for bit.
+    """
     for which in ("last", "best"):
         mine, theirs = (
             load(run, checkpoint=which, **objects),
@@ -187,7 +196,7 @@ def check_same(run: Path, other: Path, **objects: Any) -> None:
 
 
 def newest(folder: Path) -> int:
-    """The step of the newest complete checkpoint, or -1."""
+    """Return the step of the newest complete checkpoint, or -1."""
     found = [
         re.fullmatch(r"step_(\d+)", path.name) for path in (folder / "checkpoints").glob("step_*")
     ]

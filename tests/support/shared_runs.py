@@ -12,7 +12,7 @@ from support.runs import FRAMES, NETWORK, SMALL, SMALL_WORDS, Script, options
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a run that nothing interrupted."""
+    """Return the folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
     with programs_compiled_once():
         rollax.train(
@@ -28,7 +28,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a small run of the command line, with two evaluations after the first."""
+    """Return the folder of a small run of the command line, with three evaluations."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     words = ["train", "ppo", "probe/memory", "--total-steps", str(4 * FRAMES), "--eval-count", "2"]
     with programs_compiled_once():

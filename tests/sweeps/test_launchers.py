@@ -1,4 +1,4 @@
-"""What a launcher needs is looked at before the study is made; what is missing is said, and leaves nothing behind."""
+"""Tests of launchers: requirements are checked before the study is made."""
 
 import importlib.util
 import os
@@ -23,10 +23,9 @@ from rollax.training.console.progress import NullDisplay, make_display
 from rollax.training.console.signals import stop_on_signals
 
 if importlib.util.find_spec("submitit") is not None:
-    importlib.import_module(
-        "submitit"
-    )  # within a test it would close what pytest captures: it configures logging anew
-NOBODY = "127.0.0.1:9"  # where nothing answers
+    # Importing it within a test would close the captured streams, because it configures logging.
+    importlib.import_module("submitit")
+NOBODY = "127.0.0.1:9"  # an address without a server
 WORDS = [
     "sweep",
     "ppo",
@@ -42,7 +41,10 @@ WORDS = [
 
 @pytest.fixture
 def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What a study that cannot be begun says; nothing is left of it, so that the same command may come again."""
+    """Return a function that runs an invalid sweep command and returns the error.
+
+    The study folder does not exist afterwards, so that the command can be repeated.
+    """
 
     def refused(*words: str) -> str:
         assert main([*WORDS, "--study-dir", str(tmp_path / "study"), *words]) == 2
@@ -53,7 +55,7 @@ def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., s
 
 
 @pytest.mark.parametrize(("launcher", "package"), [("slurm", "submitit"), ("ray", "ray")])
-def test_a_package_that_is_missing(
+def test_a_missing_package_is_reported(
     sweep: Any, monkeypatch: pytest.MonkeyPatch, launcher: str, package: str
 ) -> None:
     find = importlib.util.find_spec
@@ -68,7 +70,7 @@ def test_a_package_that_is_missing(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit")
-def test_a_slurm_that_is_not_there(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_slurm_are_reported(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert "Slurm rejected the jobs" in sweep("--launcher", "slurm")
     assert "no_such" in sweep(
@@ -85,7 +87,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("address", [NOBODY, f"ray://{NOBODY}"])
-def test_a_ray_cluster_that_does_not_answer(
+def test_a_ray_cluster_that_does_not_respond(
     sweep: Any, ray: Any, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
@@ -93,14 +95,14 @@ def test_a_ray_cluster_that_does_not_answer(
     assert f"No Ray cluster responds at {NOBODY} within 0 s" in told and "unset it" in told
 
 
-def test_resources_that_ray_does_not_know(sweep: Any, ray: Any) -> None:
+def test_unknown_resources_of_ray_are_reported(sweep: Any, ray: Any) -> None:
     assert "num_gqus" in sweep("--launcher", "ray", "--resources.num-gqus", "1")
 
 
-def test_ctrl_c_ends_the_wait_for_a_cluster(
+def test_ctrl_c_stops_waiting_for_a_cluster(
     tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both waits: for an answer at its address, and for Ray to join it."""
+    """It stops waiting for the address, and for Ray to connect."""
     monkeypatch.setattr(
         connection, "wait_for_address", lambda *_: os.kill(os.getpid(), signal.SIGINT)
     )
@@ -115,10 +117,10 @@ def test_ctrl_c_ends_the_wait_for_a_cluster(
 
 
 @pytest.mark.parametrize(("address", "tries"), [(NOBODY, "1"), (None, None)])
-def test_ray_tries_once(
+def test_ray_connects_with_one_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str | None, tries: str | None
 ) -> None:
-    """To join a cluster, not to begin one; with twenty tries it takes a quarter of an hour."""
+    """The limit applies to existing clusters only. Twenty attempts take a quarter of an hour."""
     name, seen = "RAY_gcs_server_port_wait_time_s", []
     monkeypatch.setenv("RAY_ADDRESS", address) if address else monkeypatch.delenv(
         "RAY_ADDRESS", raising=False
@@ -136,8 +138,8 @@ def test_ray_tries_once(
     assert seen == [tries] and name not in os.environ
 
 
-def test_more_devices_than_there_are(sweep: Any, tmp_path: Path) -> None:
-    """Of the process that trains: before the study is made, and where that is another one, before a trial is drawn."""
+def test_too_many_devices_raise_usage_error(sweep: Any, tmp_path: Path) -> None:
+    """The number is checked before the study is made, or before a worker draws a trial."""
     assert "devices (64) must be at most the number of devices" in sweep("--devices", "64")
     options = {"devices": 64, "total_steps": 2048}
     folder = create_study(
@@ -153,7 +155,7 @@ def test_more_devices_than_there_are(sweep: Any, tmp_path: Path) -> None:
 
 
 class Told(NullDisplay):
-    """What a study says."""
+    """Display that records messages."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -166,16 +168,16 @@ class Told(NullDisplay):
     ("launcher", "resources"),
     [("slurm", {"cluster": "local"}), pytest.param("ray", {}, marks=pytest.mark.slow)],
 )
-def test_workers_that_fail_say_why(
+def test_failing_workers_report_the_cause(
     tmp_path: Path, launcher: Any, resources: dict[str, Any]
 ) -> None:
-    """Such as by a module that is not where they are, which each of them imports."""
+    """The cause is a module that workers cannot import."""
     pytest.importorskip("submitit" if launcher == "slurm" else "ray")
     spec = StudySpec(
         "ppo", "probe/memory", sweep={"gamma": (0.5, 0.9)}, imports=("no_such_module",)
     )
     folder, show = create_study(spec, tmp_path / "study"), Told()
-    imports = ("no_such_module",)  # named by the user, who may have it elsewhere
+    imports = ("no_such_module",)  # named by the user, because it may be available elsewhere
     assert (
         launchers.launch_workers(folder, launcher, 1, show, resources=resources, imports=imports)
         is None
@@ -184,8 +186,10 @@ def test_workers_that_fail_say_why(
     assert "--import no_such_module: there is no such module" in told
 
 
-def test_modules_reach_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the study, and those that the command was given to go on with it."""
+def test_modules_are_imported_by_every_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These are the modules of the study, and those of the command that continues it."""
     folder, started = (
         create_study(
             StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5,)}, imports=("json",)),
@@ -210,7 +214,7 @@ def test_modules_reach_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_resources_that_no_node_has(tmp_path: Path) -> None:
-    """Of this machine alone it is refused; a cluster elsewhere may grow."""
+    """They raise an error on a single machine, and a warning on a cluster, which may grow."""
     nodes = [
         {"Alive": True, "Resources": {"CPU": 8.0}},
         {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0, "accelerator_type:H100": 1.0}},
@@ -241,8 +245,10 @@ def test_resources_that_no_node_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="needs submitit")
-def test_the_end_of_its_time_stops_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Submitit's signal reaches the run that a worker trains, as a signal to stop does."""
+def test_the_signal_of_a_time_limit_stops_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal of Submitit reaches the run of a worker like any stop signal."""
     folder = create_study(
         StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5,)}), tmp_path / "study"
     )

@@ -1,4 +1,4 @@
-"""Which trials are a study's: those of its own name in Optuna's storage, all of which have to be there."""
+"""Tests of the trials of a study, which are stored under a unique name in Optuna's storage."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def gammas(folder: Path) -> list[float]:
 
 
 def drawn(folder: Path) -> Path:
-    """The folder, all of its trials drawn and each with a result."""
+    """Draw all trials of a study, give each a result, and return the folder."""
     study = Study(folder)
     while study.draw():
         pass
@@ -66,8 +66,8 @@ def drawn(folder: Path) -> Path:
     return folder
 
 
-def test_studies_of_one_name_in_a_database(tmp_path: Path) -> None:
-    """In folders of the same name, one after the other or side by side: each has trials of its own."""
+def test_studies_with_the_same_folder_name_in_a_database(tmp_path: Path) -> None:
+    """Studies in folders of the same name have separate trials, also if they run concurrently."""
     one = create_study(spec(storage=database(tmp_path)), tmp_path / "one" / "study")
     running = Study(one).draw()
     other = create_study(
@@ -83,8 +83,8 @@ def test_studies_of_one_name_in_a_database(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_database", [True, False])
-def test_a_folder_that_was_moved_goes_on(tmp_path: Path, in_database: bool) -> None:
-    """By another name, and seen from several machines, which share its trials."""
+def test_a_moved_study_continues(tmp_path: Path, in_database: bool) -> None:
+    """It has another name, and other machines see the same trials."""
     before = create_study(
         spec(storage=database(tmp_path) if in_database else None), tmp_path / "before"
     )
@@ -95,8 +95,8 @@ def test_a_folder_that_was_moved_goes_on(tmp_path: Path, in_database: bool) -> N
     assert gammas(drawn(after)) == list(GAMMAS)
 
 
-def test_a_study_from_before_it_had_a_name(tmp_path: Path) -> None:
-    """It is called after its folder."""
+def test_a_study_without_a_recorded_name(tmp_path: Path) -> None:
+    """Its name in the storage is that of its folder."""
     folder = create_study(spec(storage=database(tmp_path)), tmp_path / "study")
     document = yaml.safe_load((folder / STUDY_FILE).read_text())
     optuna.delete_study(study_name=document.pop(OPTUNA_NAME_KEY), storage=database(tmp_path))
@@ -108,19 +108,25 @@ def test_a_study_from_before_it_had_a_name(tmp_path: Path) -> None:
     assert gammas(drawn(folder)) == list(GAMMAS)
 
 
-def test_the_file_of_a_study_makes_another(tmp_path: Path) -> None:
-    """Its name in the storage is not the first one's."""
+def test_the_file_of_a_study_makes_another_study(tmp_path: Path) -> None:
+    """It has a different name in the storage."""
     first = create_study(spec(storage=database(tmp_path)), tmp_path / "first")
     second = create_study(read_study_spec(first / STUDY_FILE), tmp_path / "second")
     assert gammas(drawn(second)) == list(GAMMAS)
     assert results.list_trial_results(Study(first)) == []
 
 
-def test_a_file_of_trials_that_is_missing(tmp_path: Path) -> None:
-    """It is not made anew, as the batches would lack their trials; brought back, the study goes on."""
+def test_a_missing_journal_raises_usage_error(tmp_path: Path) -> None:
+    """It is not created again, because the batches would lack their trials.
+
+    After it is restored, the study continues.
+    """
     folder = drawn(create_study(spec(), tmp_path / "study"))
     copy = (folder / JOURNAL_FILE).rename(tmp_path / "copy")
-    message = f"{JOURNAL_FILE}, which contains the trials of the study, is missing.*Restore a copy of it, or start a new study"
+    message = (
+        f"{JOURNAL_FILE}, which contains the trials of the study, is missing.*Restore "
+        "a copy of it, or start a new study"
+    )
     with pytest.raises(UsageError, match=message):
         Study(folder)
     assert not (folder / JOURNAL_FILE).exists()
@@ -129,8 +135,8 @@ def test_a_file_of_trials_that_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["grid", "random"])
-def test_a_copy_that_is_too_old(tmp_path: Path, method: str) -> None:
-    """From before a trial was drawn, which waited in it or was not there."""
+def test_an_old_copy_of_the_journal_raises_usage_error(tmp_path: Path, method: str) -> None:
+    """It is from before a trial was drawn, which is then waiting or missing."""
     folder = create_study(spec(method=method, trials=2), tmp_path / "study")
     Study(folder).draw()
     copy = (folder / JOURNAL_FILE).read_bytes()
@@ -143,8 +149,8 @@ def test_a_copy_that_is_too_old(tmp_path: Path, method: str) -> None:
     assert (folder / JOURNAL_FILE).read_bytes() == copy
 
 
-def test_a_database_without_the_study(tmp_path: Path) -> None:
-    """It says which ones are there, and makes none."""
+def test_a_database_without_the_study_raises_usage_error(tmp_path: Path) -> None:
+    """The error lists the existing studies, and no study is created."""
     folder = drawn(create_study(spec(storage=database(tmp_path)), tmp_path / "study"))
     (tmp_path / "trials.db").unlink()
     with pytest.raises(
@@ -160,7 +166,7 @@ def test_a_database_without_the_study(tmp_path: Path) -> None:
     assert len(optuna.get_all_study_names(database(tmp_path))) == 1
 
 
-# A study on a disk that takes no larger files, as a full one takes nothing more.
+# A study with a limit on the size of files, which fails as on a full disk.
 FULL = """
 import resource, signal, sys
 from rollax.cli.main import main
@@ -172,10 +178,19 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of files are of POSIX")
 @pytest.mark.parametrize(("limit", "folders"), [(3_000, 0), (20_000, 1)])
-def test_a_full_disk(tmp_path: Path, limit: int, folders: int) -> None:
-    """In the journal, which is cut in the middle of a line, or in a run: with room again all settings are trained."""
-    words = "ppo probe/memory --num-envs 4 --num-steps 8 --num-minibatches 2 --total-steps 256 --eval-episodes 4 --no-tensorboard"
-    words += f" --sweep.gamma 0.5 0.9 0.95 --sweep.hidden 256,256 4 --no-picture --study-dir {tmp_path / 'study'}"
+def test_a_full_disk_during_a_study(tmp_path: Path, limit: int, folders: int) -> None:
+    """The journal is cut within a line, or a run cannot be written.
+
+    With space again, all settings are trained.
+    """
+    words = (
+        "ppo probe/memory --num-envs 4 --num-steps 8 --num-minibatches 2 --total-steps "
+        "256 --eval-episodes 4 --no-tensorboard"
+    )
+    words += (
+        " --sweep.gamma 0.5 0.9 0.95 --sweep.hidden 256,256 4 --no-picture "
+        f"--study-dir {tmp_path / 'study'}"
+    )
     command = [sys.executable, "-c", FULL.format(limit=limit), "sweep", *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
@@ -188,8 +203,8 @@ def test_a_full_disk(tmp_path: Path, limit: int, folders: int) -> None:
 
 
 @pytest.mark.parametrize("half", [b'{"op_code":5,"wor', b"x" * 70_000])
-def test_half_a_line_is_dropped(tmp_path: Path, half: bytes) -> None:
-    """A process may end while it writes: what others write comes after the last whole line."""
+def test_an_incomplete_line_is_dropped(tmp_path: Path, half: bytes) -> None:
+    """A process may end while it writes. New lines come after the last complete one."""
     folder = create_study(spec(), tmp_path / "study")
     with (folder / JOURNAL_FILE).open("ab") as file:
         file.write(half)
@@ -205,15 +220,18 @@ def test_half_a_line_is_dropped(tmp_path: Path, half: bytes) -> None:
         "mysql+pymysql://me:p4ss/p4ss@localhost:1/db",
     ],
 )
-def test_a_password_of_a_database_is_not_printed(
+def test_the_password_of_a_database_is_not_printed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     address: str,
 ) -> None:
-    """Wherever it is in the address of a database that cannot be used."""
+    """It may be anywhere in the address."""
     monkeypatch.chdir(tmp_path)
-    words = "ppo probe/memory --sweep.gamma 0.5 0.9 --total-steps 256 --num-envs 4 --num-steps 8 --num-minibatches 2"
+    words = (
+        "ppo probe/memory --sweep.gamma 0.5 0.9 --total-steps 256 --num-envs 4 "
+        "--num-steps 8 --num-minibatches 2"
+    )
     assert main(["sweep", *words.split(), "--study-dir", "study", "--storage", address]) == 2
     told = "".join(capsys.readouterr())
     assert "localhost" in told or "://***" in told

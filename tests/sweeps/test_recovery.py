@@ -1,4 +1,4 @@
-"""Studies whose worker ended, or whose disk was full, at a bad moment: another goes on, and no setting is lost by it."""
+"""Tests of studies that continue after their worker ended or their disk was full."""
 
 import errno
 import fcntl
@@ -29,7 +29,7 @@ MEMORY, CONTINUOUS = ("ppo", "probe/memory"), ("ppo", "probe/continuous")
 
 @pytest.fixture
 def study(tmp_path: Path) -> Callable[..., Path]:
-    """Makes a study of two values of gamma, which train in one program."""
+    """Return a function that makes a study of two values of gamma, trained in one program."""
 
     def made(task: tuple[str, str] = MEMORY, **changed: Any) -> Path:
         given = {
@@ -49,7 +49,7 @@ def study(tmp_path: Path) -> Callable[..., Path]:
 def test_a_last_checkpoint_that_was_not_written(
     study: Any, monkeypatch: pytest.MonkeyPatch, batch: dict[str, Any]
 ) -> None:
-    """The last evaluation is told before: a setting has its score, not that of an older checkpoint."""
+    """The evaluation is recorded before, so a trial has the score of its last policy."""
     config = {name: value for name, value in CONFIG.items() if name not in batch} | {
         "learning_rate": 0.003
     }
@@ -80,10 +80,10 @@ def test_a_last_checkpoint_that_was_not_written(
     } == pytest.approx(dict(enumerate(last)))
 
 
-def test_a_disk_that_is_full_when_a_run_begins(
+def test_a_full_disk_when_a_run_starts(
     study: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """That is no fault of its settings: with room again they are trained."""
+    """The settings do not fail. With space again they are trained."""
     folder = study()
 
     def full(run: Path, spec: Any) -> None:
@@ -97,8 +97,8 @@ def test_a_disk_that_is_full_when_a_run_begins(
     assert [row.state for row in rollax.sweep(folder, quiet=True).rows] == ["COMPLETE"] * 2
 
 
-def test_a_folder_of_a_run_that_was_not_begun(study: Any) -> None:
-    """Its process ended between the lock and config.yaml: what is there is set aside."""
+def test_a_run_folder_without_config(study: Any) -> None:
+    """The process ended between the lock and config.yaml. The folder is renamed."""
     folder = study()
     (batch,) = Study(folder).draw()
     (batch.folder / "run").mkdir()
@@ -112,10 +112,10 @@ def test_a_folder_of_a_run_that_was_not_begun(study: Any) -> None:
 @pytest.mark.parametrize(
     "moment", ["between two suggestions", "between the new trial and the end of the old one"]
 )
-def test_a_combination_of_a_grid_is_not_lost(
+def test_no_combination_of_a_grid_is_lost(
     study: Any, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Where a process ends while it draws, or while it draws again what another has lost."""
+    """The process ends while it draws a trial, or while it draws a lost trial again."""
     values = {"gamma": (0.1, 0.5, 0.9), "gae_lambda": (0.91, 0.95)}
     folder = study(sweep=values)
     one = Study(folder)
@@ -138,8 +138,8 @@ def interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_trials_of_a_process_that_ended_are_drawn_again(tmp_path: Path) -> None:
-    """It had drawn them, but their batch was not written."""
+def test_trials_without_a_batch_are_drawn_again(tmp_path: Path) -> None:
+    """Their process ended before it wrote the batch."""
     spec = StudySpec(*MEMORY, sweep={"gamma": (0.1, 0.5, 0.9)}, config=CONFIG, options=OPTIONS)
     folder = create_study(spec, tmp_path / "study")
     study = Study(folder)
@@ -151,10 +151,10 @@ def test_trials_of_a_process_that_ended_are_drawn_again(tmp_path: Path) -> None:
     ) == 2
 
 
-def test_a_worker_that_lacks_a_package_draws_nothing(
+def test_a_worker_without_a_package_draws_no_trials(
     study: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its trials would fail, which others can train."""
+    """They would fail, while other workers can train them."""
     monkeypatch.setattr("rollax.training.loop.installed_version", lambda package: "1.0")
     folder = study(options=OPTIONS | {"wandb": "project"})
     with (
@@ -166,8 +166,10 @@ def test_a_worker_that_lacks_a_package_draws_nothing(
     assert results.list_trial_results(Study(folder)) == []
 
 
-def test_a_file_system_without_locks(study: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said at once: to wait for a lock there is to wait for ever."""
+def test_a_file_system_without_locks_raises_usage_error(
+    study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for a lock would never end."""
     folder = study()
 
     def refuses(file: Any, how: int) -> None:

@@ -1,4 +1,4 @@
-"""What a study says of its settings: which have failed and why, and which matter."""
+"""Tests of the results of a study: failures, order, and importance of settings."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,15 +25,15 @@ GIVEN: dict[str, Any] = {"config": CONFIG, "network": {"hidden": (8,)}, "options
 MEMORY = ("ppo", "probe/memory")
 
 
-def test_what_does_not_fit_into_memory_fails_alone(
+def test_a_program_without_enough_memory_fails_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a device says that has no more; any other error of the program ends the study."""
+    """Any other error of a program ends the study."""
     train = api.train
 
     def exhausted(*names: Any, config: Any, **given: Any) -> Any:
         result = train(*names, config=config, **given)
-        if config["num_epochs"] == 2:  # in the midst of training
+        if config["num_epochs"] == 2:  # during training
             raise jax.errors.JaxRuntimeError(told)
         return result
 
@@ -59,7 +59,7 @@ def test_what_does_not_fit_into_memory_fails_alone(
 @pytest.mark.quick
 @pytest.mark.parametrize(("mode", "best_first"), [("max", [1, 2, 0]), ("min", [0, 2, 1])])
 def test_the_best_trial_comes_first(tmp_path: Path, mode: str, best_first: list[int]) -> None:
-    """In the direction of the study. A trial without a result is last."""
+    """The order follows best_mode. Trials without a result come last."""
     options = OPTIONS | {"best_mode": mode}
     spec = StudySpec(
         *MEMORY, **GIVEN | {"sweep": {"gamma": (0.1, 0.2, 0.3, 0.4)}, "options": options}
@@ -72,8 +72,8 @@ def test_the_best_trial_comes_first(tmp_path: Path, mode: str, best_first: list[
     assert find_best_trial(study).number == best_first[0]
 
 
-def test_importance_needs_results() -> None:
-    """Of few it is chance, whichever setting it names; of enough it is the one that matters."""
+def test_parameter_importance_needs_enough_results() -> None:
+    """With few results it is random."""
     span = {name: optuna.distributions.FloatDistribution(0, 1) for name in ("matters", "other")}
     study = optuna.create_study(direction="maximize")
     points = np.random.default_rng(0).uniform(size=(32, 2))
@@ -93,8 +93,8 @@ def test_importance_needs_results() -> None:
 
 
 @pytest.mark.quick
-def test_axes_of_the_picture() -> None:
-    """Steps are called what the algorithm counts, and the ends of a range are shown where no setting is near them."""
+def test_axes_of_the_study_figure() -> None:
+    """The axis of steps has the unit of the algorithm, and a range shows its ends."""
     span = SimpleNamespace(low=1e-5, high=1e-1, scale="log")
     space = [SimpleNamespace(name="config.learning_rate", value_range=span, choices=())]
     row = TrialResult(0, "COMPLETE", {"config.learning_rate": 1e-3}, 1.0, [1.0], 8, None, 0, None)

@@ -1,4 +1,4 @@
-"""The search space of a study."""
+"""Tests of the search space of a study."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ def of(
     )
 
 
-def test_steps_of_an_update_are_no_setting_of_replay_on_the_host() -> None:
+def test_steps_per_update_cannot_be_swept_for_replay_on_the_host() -> None:
     with pytest.raises(UsageError, match="num_steps has no effect in gymnasium/Pendulum-v1"):
         make_search_space(
             get_algorithm_entry("sac"), "gymnasium/Pendulum-v1", {"num_steps": (4, 16)}, {}, {}
@@ -30,7 +30,7 @@ def test_steps_of_an_update_are_no_setting_of_replay_on_the_host() -> None:
     ).is_finite
 
 
-def test_names_are_those_of_train() -> None:
+def test_names_equal_those_of_train() -> None:
     found = of(
         {
             "learning_rate": (1e-3, 1e-2),
@@ -48,7 +48,7 @@ def test_names_are_those_of_train() -> None:
     assert found.is_finite
 
 
-def test_ranges() -> None:
+def test_scales_of_ranges() -> None:
     found = of(
         ranges={
             "learning_rate": (1e-5, 1e-2),
@@ -67,7 +67,7 @@ def test_ranges() -> None:
     assert not found.is_finite
 
 
-def test_a_grid_has_every_combination_that_applies_and_programs_lie_together() -> None:
+def test_a_grid_has_every_applicable_combination_sorted_by_program() -> None:
     found = of(
         {
             "gamma": (0.9, 0.99),
@@ -88,8 +88,8 @@ def test_a_grid_has_every_combination_that_applies_and_programs_lie_together() -
 
 
 @pytest.mark.parametrize("values", [[[64, 64]], [64, 64], ((64, 64),)])
-def test_a_condition_on_a_setting_of_several_numbers(values: Any) -> None:
-    """One of its values or a list of them, each a list or a tuple."""
+def test_a_condition_on_a_setting_with_several_numbers(values: Any) -> None:
+    """It is one value or a list of values, as lists or tuples."""
     found = of({"hidden": [[64, 64], [256]], "clip": (0.1, 0.2)}, when={"clip": {"hidden": values}})
     assert [tuple(each.values()) for each in found.grid()] == [
         ("[64, 64]", 0.1),
@@ -119,8 +119,8 @@ def test_a_condition_on_a_setting_of_several_numbers(values: Any) -> None:
         ({"ranges": {"num_envs": (4, 8)}}, 2100 + 255),
     ],
 )
-def test_the_most_steps_of_whole_updates(given: dict[str, Any], steps: int) -> None:
-    """Of 2,100 steps, with 64 environments and 32 steps of each where these do not differ."""
+def test_total_steps_are_rounded_to_whole_updates(given: dict[str, Any], steps: int) -> None:
+    """The number is 2,100 steps. The default is 64 environments with 32 steps."""
     config = dataclasses.replace(get_algorithm_entry("ppo").config(), num_envs=64, num_steps=32)
     assert of(**given).max_total_steps(config, 2100) == steps
 
@@ -162,6 +162,6 @@ def test_the_most_steps_of_whole_updates(given: dict[str, Any], steps: int) -> N
         ),
     ],
 )
-def test_what_is_no_space(given: dict[str, Any], words: str) -> None:
+def test_invalid_search_spaces_raise_usage_error(given: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         of(**given)

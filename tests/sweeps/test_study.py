@@ -1,4 +1,4 @@
-"""Studies: what is drawn, trained together, stopped early, and gone on with by other processes."""
+"""Tests of studies: drawing, training together, early stopping, and several processes."""
 
 import dataclasses
 import importlib.util
@@ -45,8 +45,11 @@ def states(folder: Path) -> list[str]:
 
 
 @pytest.mark.quick
-def test_a_grid(tmp_path: Path) -> None:
-    """Every combination once, a program for each static setting; the run of the best has its scores."""
+def test_a_grid_study(tmp_path: Path) -> None:
+    """Every combination occurs once, with a program per static setting.
+
+    The run of the best trial has its scores.
+    """
     found = rollax.sweep(
         *MEMORY,
         sweep={"learning_rate": (1e-3, 1e-2), "hidden": [[8], [4, 4]]},
@@ -75,8 +78,8 @@ def test_a_grid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("batch", "sizes"), [(8, [5, 5]), (4, [3, 2, 3, 2])])
-def test_a_grid_is_drawn_by_programs(tmp_path: Path, batch: int, sizes: list[int]) -> None:
-    """So that each compiles once, or in parts that are as equal as can be."""
+def test_a_grid_is_drawn_program_by_program(tmp_path: Path, batch: int, sizes: list[int]) -> None:
+    """Each program is compiled once, or trials are split into parts of similar size."""
     sweep, search = (
         {"num_epochs": (1, 2), "gamma": (0.1, 0.2, 0.3, 0.4, 0.5)},
         SearchOptions(batch=batch),
@@ -95,7 +98,7 @@ def test_a_grid_is_drawn_by_programs(tmp_path: Path, batch: int, sizes: list[int
     )
 
 
-def test_a_preset_of_the_best_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exported_preset_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "--config.num-envs",
         "4",
@@ -154,8 +157,8 @@ def test_a_preset_of_the_best_trains(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"continue it with: rollax sweep {folder}" in capsys.readouterr().err
 
 
-def test_a_preset_of_the_best_has_what_the_library_tuned(tmp_path: Path) -> None:
-    """It takes the place of the library's: what a study left as it is there, and what it put back to a default."""
+def test_the_exported_preset_includes_the_builtin_preset(tmp_path: Path) -> None:
+    """It replaces the builtin preset: unchanged settings, and settings reset to their default."""
     task, default = ("ppo", "gymnax/CartPole-v1"), rollax.PPOConfig().num_minibatches
     folder = create_study(
         StudySpec(*task, sweep={"gamma": (0.9,)}, config={"num_minibatches": default}),
@@ -172,7 +175,10 @@ def test_a_preset_of_the_best_has_what_the_library_tuned(tmp_path: Path) -> None
 
 
 def test_the_worse_half_stops_early(tmp_path: Path) -> None:
-    """Halving after an eighth, a quarter and a half of training, each with an evaluation: of 8 settings one goes on."""
+    """Halving happens after an eighth, a quarter and a half of training.
+
+    One of 8 settings is trained to the end.
+    """
     options = OPTIONS | {"eval_count": 8}
     found = rollax.sweep(
         *MEMORY,
@@ -193,8 +199,8 @@ def test_the_worse_half_stops_early(tmp_path: Path) -> None:
     assert sizes == [8, 4, 2, 1]
 
 
-def test_devices_that_divide(tmp_path: Path) -> None:
-    """Of 6 settings 3 are left, then 1: on two devices, on one, and with its environments on two."""
+def test_the_number_of_devices_divides_the_members(tmp_path: Path) -> None:
+    """Halving leaves 3 of 6 settings, then 1. They use two devices, one, and again two."""
     words = [
         *MEMORY,
         "--config.num-envs",
@@ -245,7 +251,10 @@ def test_devices_that_divide(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("pruner", "settings"), [("none", 4), ("halving", 7)])
 def test_a_budget_of_steps(tmp_path: Path, pruner: str, settings: int) -> None:
-    """No setting is drawn that could take more. Those that stop early leave theirs: of 4, 2 and 1 settings here."""
+    """No trial is drawn that could exceed it.
+
+    Trials that stop early leave their steps to others: there are 4, 2 and 1 trials here.
+    """
     each, options = 256 * 2, OPTIONS | {"eval_count": 8, "seeds": 2}
     search = {"budget": 4 * each + 100, "batch": 4, "pruner": pruner, "method": "random"}
     found = rollax.sweep(
@@ -269,7 +278,7 @@ def test_a_budget_of_steps(tmp_path: Path, pruner: str, settings: int) -> None:
 
 
 def test_a_budget_counts_whole_updates() -> None:
-    """Of all seeds, and of the size of which they come out longest."""
+    """It counts all seeds, and the largest number of steps of any setting."""
     options = OPTIONS | {"total_steps": 100, "seeds": 2}
     assert (
         StudySpec(
@@ -295,7 +304,7 @@ def test_a_budget_counts_whole_updates() -> None:
         ({"budget": 0}, "budget must be at least 1, got 0"),
     ],
 )
-def test_a_budget_that_cannot_be(tmp_path: Path, search: dict[str, Any], message: str) -> None:
+def test_invalid_budgets_raise_error(tmp_path: Path, search: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         rollax.sweep(
             *MEMORY, range={"gamma": (0.5, 0.9)}, search=search, folder=tmp_path / "study", **GIVEN
@@ -303,8 +312,8 @@ def test_a_budget_that_cannot_be(tmp_path: Path, search: dict[str, Any], message
     assert not (tmp_path / "study").exists()
 
 
-def test_a_population_that_evolves(tmp_path: Path) -> None:
-    """Its members are the trials, with the settings that they end with."""
+def test_a_study_with_evolution(tmp_path: Path) -> None:
+    """Its members are the trials, with their final settings."""
     search = {"method": "evolve", "trials": 4}
     found = rollax.sweep(
         *MEMORY, range={"gamma": (0.5, 0.9)}, search=search, folder=tmp_path / "study", **GIVEN
@@ -330,8 +339,8 @@ def test_a_population_that_evolves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["random", "qmc", "tpe", "cmaes"])
-def test_samplers_draw_in_the_space(tmp_path: Path, method: str) -> None:
-    """And others after others: no two trials of a study that is drawn by several processes are the same."""
+def test_samplers_draw_within_the_space(tmp_path: Path, method: str) -> None:
+    """All trials differ, although several processes draw them."""
     spec = StudySpec(
         *MEMORY,
         range={"learning_rate": (1e-4, 1e-2), "num_epochs": (1, 3)},
@@ -350,7 +359,7 @@ def test_samplers_draw_in_the_space(tmp_path: Path, method: str) -> None:
         assert len({trial.settings["config.num_epochs"] for trial in batch.trials}) == 1
 
 
-def test_what_cannot_be_trained_fails_alone(tmp_path: Path) -> None:
+def test_invalid_settings_fail_alone(tmp_path: Path) -> None:
     found = rollax.sweep(
         *MEMORY, sweep={"num_minibatches": (2, 3)}, folder=tmp_path / "study", **GIVEN
     )
@@ -365,8 +374,8 @@ def test_what_cannot_be_trained_fails_alone(tmp_path: Path) -> None:
         ).best
 
 
-def test_what_is_no_longer_finite_has_no_result(tmp_path: Path) -> None:
-    """Neither a member of a population, whatever its policy returns, nor a run by itself."""
+def test_nonfinite_trials_have_no_result(tmp_path: Path) -> None:
+    """This holds for members of a population and for single runs."""
     given = GIVEN | {
         "config": CONFIG | {"max_grad_norm": float("inf"), "learning_rate_final_fraction": 1.0}
     }
@@ -412,7 +421,7 @@ def test_what_is_no_longer_finite_has_no_result(tmp_path: Path) -> None:
         ({"resources": {"num_cpus": 1}}, "require the launcher slurm or ray"),
     ],
 )
-def test_mistakes(
+def test_invalid_arguments_raise_usage_error(
     tmp_path: Path, changed: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find = importlib.util.find_spec
@@ -430,7 +439,7 @@ def test_mistakes(
 
 
 def test_processes_divide_the_gpus() -> None:
-    """Or, where there are fewer, the memory of each."""
+    """If there are fewer GPUs than processes, they divide the memory of each."""
     seen = [share["CUDA_VISIBLE_DEVICES"] for share in divide_gpus(["0", "1", "4", "5", "6"], 2)]
     assert seen == ["0,4,6", "1,5"]
     three = divide_gpus(["0", "GPU-7a"], 3)
@@ -439,7 +448,7 @@ def test_processes_divide_the_gpus() -> None:
     assert divide_gpus([], 2) == [{}, {}]
 
 
-def test_what_a_launcher_needs_is_looked_at_first(
+def test_requirements_of_a_launcher_are_checked_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [
@@ -456,8 +465,11 @@ def test_what_a_launcher_needs_is_looked_at_first(
     assert not (tmp_path / "study").exists()
 
 
-def test_a_killed_worker_leaves_its_batch_to_another(tmp_path: Path) -> None:
-    """Two processes on a study in a database, one of them killed in training: every trial has a result, every run is whole."""
+def test_another_worker_continues_the_batch_of_a_killed_worker(tmp_path: Path) -> None:
+    """Two processes work on a study in a database, and one is killed while it trains.
+
+    Every trial has a result.
+    """
     folder = create_study(
         StudySpec(
             *MEMORY,
@@ -488,8 +500,8 @@ def test_a_killed_worker_leaves_its_batch_to_another(tmp_path: Path) -> None:
     assert {row.steps for row in found} == {32 * 2000}
 
 
-def test_a_storage_that_answers_no_more(tmp_path: Path) -> None:
-    """Clear words, and no password in them."""
+def test_a_storage_that_does_not_respond(tmp_path: Path) -> None:
+    """The error has no password."""
     with (
         pytest.raises(UsageError, match=f"does not respond .gone.*rollax sweep {tmp_path}"),
         drawing.convert_storage_errors(tmp_path),
@@ -501,16 +513,19 @@ def test_a_storage_that_answers_no_more(tmp_path: Path) -> None:
         drawing.load_optuna_study("nosuch://me:secret@host/db", "rollax", "none")
 
 
-def test_it_stops_when_its_hours_are_over_and_goes_on(
+def test_a_study_stops_after_its_hours_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a signal from outside, also where none can be caught: nothing is lost, and nothing is trained twice."""
+    """It stops as by a signal, also in a thread, where no signal can be received.
+
+    Nothing is lost or trained twice.
+    """
     given = (
         GIVEN
         | {"options": OPTIONS | {"total_steps": 32 * 4000}}
         | {"hours": 1 / 3600, "folder": tmp_path / "study"}
     )
-    monkeypatch.setattr(os, "kill", lambda *_: None)  # it would end this process
+    monkeypatch.setattr(os, "kill", lambda *_: None)  # the signal would end this process
     with ThreadPoolExecutor() as pool:
         first = pool.submit(rollax.sweep, *MEMORY, sweep={"gamma": (0.5, 0.9)}, **given).result()
     assert {row.state for row in first.rows} == {"RUNNING"}
@@ -533,7 +548,7 @@ def test_it_stops_when_its_hours_are_over_and_goes_on(
 
 
 def holder(lock: Path) -> int | None:
-    """The process that has a lock, as Linux tells."""
+    """Return the id of the process that holds a lock on Linux, or None."""
     inode = f":{lock.stat().st_ino}"
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return next(
@@ -552,12 +567,15 @@ def holder(lock: Path) -> int | None:
 def test_workers_of_a_cluster(
     tmp_path: Path, launcher: str, resources: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of submitit's local jobs, or of a Ray cluster of this machine; one of them is killed while it trains."""
+    """They are two local jobs of Submitit or tasks of a local Ray cluster.
+
+    One is killed in training.
+    """
     package = pytest.importorskip("submitit" if launcher == "slurm" else "ray")
     if launcher == "slurm":
         monkeypatch.setattr(
             package.Job, "_results_timeout_s", 0
-        )  # that of the killed one, on a slow disk
+        )  # timeout for the result of the killed job, on a slow disk
     folder, killed = tmp_path / "study", []
 
     def kill() -> None:

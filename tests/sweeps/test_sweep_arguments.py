@@ -1,4 +1,4 @@
-"""What a study is given: nothing without effect, from Python as from the command line."""
+"""Tests of the arguments of a study in Python and on the command line."""
 
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ OPTIONS = {"total_steps": 256, "eval_episodes": 8, "eval_count": 4, "tensorboard
 
 @pytest.fixture(autouse=True)
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies are made, and nothing is trained."""
+    """Replace training, so that studies are made only."""
     monkeypatch.setattr(launchers, "launch_workers", lambda *_, **__: None)
     monkeypatch.setattr("rollax.sweeps.sweep_session.launch_workers", lambda *_, **__: None)
 
 
-def test_options_come_before_a_file_also_where_they_are_defaults(tmp_path: Path) -> None:
+def test_options_override_a_study_file_even_with_defaults(tmp_path: Path) -> None:
     file, folder = tmp_path / "study.yaml", tmp_path / "study"
     search = {"pruner": "halving", "method": "random", "trials": 4, "search_seed": 5}
     given = {"range": {"gamma": [0.5, 0.9]}, "config": CONFIG, "options": OPTIONS, "search": search}
@@ -37,7 +37,7 @@ def test_options_come_before_a_file_also_where_they_are_defaults(tmp_path: Path)
     assert Study(folder).spec.search == SearchOptions(trials=4, batch=2)
 
 
-def test_a_study_that_goes_on_keeps_its_settings(
+def test_settings_of_an_existing_study_cannot_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     search = SearchOptions(trials=4, method="random")
@@ -76,7 +76,7 @@ def test_a_study_that_goes_on_keeps_its_settings(
         ("--when.env.delay.gamma", "env.delay", "config.gamma"),
     ],
 )
-def test_a_condition_between_settings_with_their_groups(
+def test_conditions_on_settings_with_their_group(
     tmp_path: Path, option: str, setting: str, other: str
 ) -> None:
     words = [
@@ -129,10 +129,13 @@ def test_a_condition_between_settings_with_their_groups(
         ),
     ],
 )
-def test_values_as_train_takes_them(
+def test_values_are_converted_as_by_train(
     tmp_path: Path, given: dict[str, Any], gammas: list[float]
 ) -> None:
-    """Numbers and arrays of NumPy and JAX, and settings as objects: the study's file has them as plain values."""
+    """They are numbers and arrays of NumPy and JAX, and config objects.
+
+    The study file has plain values.
+    """
     study = Study(
         rollax.sweep(
             *MEMORY, folder=tmp_path / "study", **{"config": CONFIG, "options": OPTIONS, **given}
@@ -151,13 +154,18 @@ def test_values_as_train_takes_them(
     [
         (
             {"sweep": {"gamma": [object()]}},
-            r"sweep.gamma\[0\] must be a number, a string, an array or a list of them, got .* \(object\)",
+            (
+                r"sweep.gamma\[0\] must be a number, a string, an array or a list of them, got .* "
+                r"\(object\)"
+            ),
         ),
         ({"config": 3}, "config .3. must be a dictionary"),
         ({"network": lambda key: key}, "network .* must be a dictionary"),
     ],
 )
-def test_values_that_no_file_can_hold(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+def test_values_that_cannot_be_stored_raise_usage_error(
+    tmp_path: Path, given: dict[str, Any], words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
         rollax.sweep(*MEMORY, folder=tmp_path / "study", **{"sweep": {"gamma": (0.5,)}, **given})
     assert not (tmp_path / "study").exists()
@@ -170,8 +178,8 @@ def swept(folder: Path, *words: str) -> int:
     return main(["sweep", *MEMORY, *SMALL, *words, "--study-dir", str(folder)])
 
 
-def test_words_that_a_setting_may_be(tmp_path: Path) -> None:
-    """A choice named none is no missing value; where none is no choice it is one."""
+def test_none_as_a_choice_or_a_missing_value(tmp_path: Path) -> None:
+    """ "none" is a choice if the setting has such a choice, and otherwise a missing value."""
     words = [
         "--sweep.core",
         "none",
@@ -189,7 +197,7 @@ def test_words_that_a_setting_may_be(tmp_path: Path) -> None:
     assert values["network.embedding"] == ((4, 8), {"network.core": ("none",)})
 
 
-def test_counts_as_train_takes_them(tmp_path: Path) -> None:
+def test_counts_are_parsed_as_by_train(tmp_path: Path) -> None:
     words = [
         "--range.gamma",
         "0.5",
@@ -208,7 +216,7 @@ def test_counts_as_train_takes_them(tmp_path: Path) -> None:
     assert {one.name: one.choices for one in study.space}["config.num_envs"] == (4, 1000, 100)
 
 
-def test_a_range_of_a_count_of_the_environment(tmp_path: Path) -> None:
+def test_a_range_of_an_integer_argument_of_the_environment(tmp_path: Path) -> None:
     assert swept(tmp_path / "study", "--range.env.delay", "1", "8", "--trials", "4") == 1
     (batch, *more) = Study(tmp_path / "study").draw()
     assert {
@@ -216,7 +224,7 @@ def test_a_range_of_a_count_of_the_environment(tmp_path: Path) -> None:
     } == {int}
 
 
-def test_options_of_a_population_that_evolves(
+def test_options_of_a_study_with_evolution(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evolving = [
@@ -259,19 +267,19 @@ def test_options_of_a_population_that_evolves(
         (["--wandb", "project"], "wandb is not installed"),
     ],
 )
-def test_what_fails_whatever_the_settings_is_no_study(
+def test_settings_that_always_fail_make_no_study(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
     told: str,
 ) -> None:
-    """All its trials would fail, also where another package or another command mends it."""
+    """All trials would fail, although another package or command may fix it."""
     monkeypatch.setattr("rollax.training.loop.installed_version", lambda package: None)
     assert swept(tmp_path / "study", "--sweep.gamma", "0.5", "0.9", *words) == 2
     assert told in capsys.readouterr().err and not (tmp_path / "study").exists()
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_study_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", str(tmp_path / "study.yaml")]) == 2
     assert "study.yaml is not a study or a study file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""How a study ends, in Python as in the command: a table, a picture; and by which metric it ranks."""
+"""Tests of the end of a study: table, figure, and the metric of its ranking."""
 
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ MEMORY = ("ppo", "probe/memory")
 ARCHIVE = StudySpec("map_elites", "task/arm", sweep={"iso_sigma": [0.1, 0.2]})
 
 
-def test_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the same lines as the command, and none where it is to be quiet."""
+def test_a_sweep_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output is that of the command, and empty with quiet=True."""
     folder = tmp_path / "study"
     found = rollax.sweep(*MEMORY, sweep={"gamma": (0.5, 0.9)}, folder=folder, **GIVEN)
     told = capsys.readouterr().out
@@ -42,7 +42,7 @@ def test_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def metric_of(folder: Path, **given: Any) -> str:
-    """The metric of a new study, which trains nothing."""
+    """Return the metric of a new study, which trains nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rollax.sweeps.sweep_session.launch_workers", lambda *_: None)
         rollax.sweep(
@@ -62,23 +62,23 @@ def test_archives_are_ranked_by_their_score(tmp_path: Path) -> None:
     assert metric_of(tmp_path / "given", options={"best_metric": "return_mean"}) == "return_mean"
 
 
-def test_how_an_unfinished_study_continues(
+def test_how_to_continue_an_unfinished_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In Python it is said in Python, and the command says a command."""
+    """Python code prints a call, and the command line prints a command."""
     monkeypatch.setattr("rollax.sweeps.sweep_session.launch_workers", lambda *_: None)
     folder = tmp_path / "study"
     swept = rollax.sweep(*MEMORY, sweep={"gamma": (0.5, 0.9)}, folder=folder, **GIVEN)
     assert f"Continue with: rollax.sweep({str(folder)!r})" in capsys.readouterr().out
     assert rollax.sweep(swept, quiet=True).folder == folder and Path(swept) == folder
-    assert main(["sweep", str(folder)]) == 1  # nothing has a result
+    assert main(["sweep", str(folder)]) == 1  # no trial has a result
     assert f"Continue with: rollax sweep {folder}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "metric"), [((), "qd_score"), (("--best-metric", "return_mean"), "return_mean")]
 )
-def test_archives_in_the_command(
+def test_the_default_metric_of_archives_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], metric: str
 ) -> None:
     monkeypatch.setattr("rollax.sweeps.sweep_session.launch_workers", lambda *_: None)
@@ -102,8 +102,8 @@ def test_archives_in_the_command(
     assert Study(folder).metric == metric
 
 
-def test_a_study_from_before_keeps_its_metric(tmp_path: Path) -> None:
-    """One whose file names no metric was ranked by the best elite."""
+def test_a_study_file_without_a_metric(tmp_path: Path) -> None:
+    """Such studies were ranked by the return of the best elite."""
     assert metric_of(tmp_path / "study") == "qd_score"
     path = tmp_path / "study" / "study.yaml"
     path.write_text(path.read_text().replace("  best_metric: qd_score\n", "  eval_count: 10\n"))

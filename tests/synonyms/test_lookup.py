@@ -1,4 +1,4 @@
-"""Names of other libraries: the table, its page, and the errors that use it."""
+"""Tests of names of other libraries: the table, its page, and errors that use it."""
 
 import dataclasses
 import inspect
@@ -24,16 +24,17 @@ def names_of(*classes: Any) -> set[str]:
     return {field.name for kind in classes for field in dataclasses.fields(kind)}
 
 
-def test_the_page_has_the_tables() -> None:
+def test_the_page_has_the_current_tables() -> None:
     page = PAGE.read_text()
     for title in read_synonyms():
         assert f"### {title}\n\n{format_table(title)}\n\n" in page, (
-            f"replace the table {title!r} of {PAGE.name} by that of rollax.synonyms.lookup.format_table"
+            f"replace the table {title!r} of {PAGE.name} by that of "
+            "rollax.synonyms.lookup.format_table"
         )
 
 
-def test_the_tables_have_names_of_rollax() -> None:
-    """Every name exists, and no name of another library leads to two rows of a table."""
+def test_the_tables_have_existing_names() -> None:
+    """Every rollax name exists, and names of other libraries are unique within a table."""
     entries = list_algorithms().values()
     run = names_of(rollax.RunOptions) | set(inspect.signature(rollax.train).parameters)
     config = names_of(*(entry.config for entry in entries))
@@ -70,7 +71,7 @@ def test_the_tables_have_names_of_rollax() -> None:
         ("on_train_end", METHODS, ("on_end",)),
     ],
 )
-def test_names_are_found(name: str, known: Any, names: tuple[str, ...]) -> None:
+def test_synonyms_are_found(name: str, known: Any, names: tuple[str, ...]) -> None:
     match = find_synonym(name, known)
     assert match is not None and match.names == names
     assert f"rollax calls it {' and '.join(names)}" in str(UnknownNameError("name", name, known))
@@ -79,12 +80,12 @@ def test_names_are_found(name: str, known: Any, names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("name", "known"),
     [
-        ("ent_coef", ["gamma"]),  # what does not exist here is not suggested
-        ("exploration_noise", ["noise_correlation"]),  # a name that rollax has elsewhere
+        ("ent_coef", ["gamma"]),  # names that do not apply here are not suggested
+        ("exploration_noise", ["noise_correlation"]),  # a name that rollax uses for something else
         ("nothing", ["entropy_coefficient"]),
     ],
 )
-def test_other_names_are_not(name: str, known: list[str]) -> None:
+def test_other_names_are_not_found(name: str, known: list[str]) -> None:
     assert find_synonym(name, known) is None
 
 
@@ -104,7 +105,9 @@ def test_other_names_are_not(name: str, known: list[str]) -> None:
         ("ppo", {"stop_when": "mean_reward>1"}, "rollax calls it return_mean"),
     ],
 )
-def test_errors_in_python(algorithm: str, arguments: dict[str, Any], words: str) -> None:
+def test_errors_in_python_name_the_synonym(
+    algorithm: str, arguments: dict[str, Any], words: str
+) -> None:
     with pytest.raises(rollax.UsageError, match=words):
         rollax.train(algorithm, "probe/memory", **arguments)
 
@@ -119,7 +122,9 @@ def test_errors_in_python(algorithm: str, arguments: dict[str, Any], words: str)
         ("--sweep.lr 1 2", "rollax calls it learning_rate"),
     ],
 )
-def test_errors_of_commands(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_commands_name_the_synonym(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["train", "ppo", "probe/memory", *words.split()]) == 2
     assert message in capsys.readouterr().err
     if not words.startswith("--sweep"):

@@ -1,4 +1,4 @@
-"""The loop on the host: what it records of the segments that it runs."""
+"""Tests of the loop on the host, which records segments."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +14,8 @@ from rollax.training.session import Session
 pytestmark = pytest.mark.quick
 
 
-def test_every_line_has_its_own_updates() -> None:
-    """A segment that begins within a line of two updates. Each update reports its number."""
+def test_every_line_has_the_mean_of_its_updates() -> None:
+    """The segment starts within a line of two updates. Each update reports its number."""
     lines: list[tuple[int, Any, Any]] = []
 
     def write(step: int, values: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Agents that follow the policy of another run instead of learning."""
+"""Tests of agents that follow the policy of another run instead of learning."""
 
 import dataclasses
 import shutil
@@ -31,7 +31,10 @@ def hunted(folder: Path, **more: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def hunts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two that learn, then a prey against the first predator, then a predator against that prey."""
+    """Return three runs: one that trains both, a prey against the first predator, and a predator.
+
+    The predator is trained against that prey.
+    """
     root = tmp_path_factory.mktemp("hunts")
     both = hunted(root / "both")
     prey = hunted(root / "prey", opponents={"predator": both})
@@ -42,7 +45,7 @@ def hunts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def test_those_that_learn_are_the_agents(hunts: dict[str, Path]) -> None:
+def test_the_learning_agents_are_the_agents_of_the_environment(hunts: dict[str, Path]) -> None:
     both, prey, predator = (load(hunts[name]) for name in ("both", "prey", "predator"))
     assert (
         both.environment.num_agents,
@@ -58,8 +61,8 @@ def test_those_that_learn_are_the_agents(hunts: dict[str, Path]) -> None:
     assert "return_prey" in both.evaluate(4, jax.random.key(0))[0]
 
 
-def test_the_opponent_plays_by_its_policy(hunts: dict[str, Path]) -> None:
-    """A step beneath with the learner's action and that of the other run's policy gives the same."""
+def test_the_opponent_follows_its_policy(hunts: dict[str, Path]) -> None:
+    """A step equals that of the inner environment with the action of the other policy."""
     against = load(hunts["prey"]).environment
     assert isinstance(against, FixedOpponents)
     opponent, inner = load(hunts["both"]), make("hunting/2-players", time_limit=5)
@@ -77,8 +80,11 @@ def test_the_opponent_plays_by_its_policy(hunts: dict[str, Path]) -> None:
     np.testing.assert_allclose(obs[0], seen[0])
 
 
-def test_a_run_keeps_its_opponents(hunts: dict[str, Path], tmp_path: Path) -> None:
-    """It goes on, and is loaded, when the runs that they came from are gone: also where they had opponents themselves."""
+def test_a_run_stores_its_opponents(hunts: dict[str, Path], tmp_path: Path) -> None:
+    """It is resumed and loaded after the runs of its opponents were moved.
+
+    This includes opponents that have opponents.
+    """
     moved = tmp_path / "moved"
     shutil.copytree(hunts["predator"], moved)
     for name in ("both", "prey"):
@@ -114,8 +120,11 @@ def test_no_folder_is_copied_that_is_not_of_an_opponent(
     assert not list((tmp_path / "run").rglob("precious"))
 
 
-def test_an_opponent_may_come_from_any_checkpoint(hunts: dict[str, Path], tmp_path: Path) -> None:
-    """By "RUN@CHECKPOINT"; the run keeps that one, without what the opponent learnt from."""
+def test_an_opponent_from_any_checkpoint(hunts: dict[str, Path], tmp_path: Path) -> None:
+    """The suffix "@CHECKPOINT" of the run selects it.
+
+    The new run stores the opponent without the parts of its state that only learning needs.
+    """
     for chosen, updates in (("0", 0), ("last", 3)):
         prey = hunted(tmp_path / chosen, opponents={"predator": f"{hunts['both']}@{chosen}"})
         opponent = load(prey).environment.opponents["predator"]
@@ -136,8 +145,8 @@ def test_an_opponent_may_come_from_any_checkpoint(hunts: dict[str, Path], tmp_pa
         hunted(tmp_path / "wrong", opponents={"predator": f"{hunts['both']}@worst"})
 
 
-def test_opponents_with_objects_of_their_own(tmp_path: Path) -> None:
-    """They have those of the run that they play in, also when it goes on."""
+def test_opponents_with_custom_objects(tmp_path: Path) -> None:
+    """They use the objects of the run that they are part of, also when it is resumed."""
     env = make("hunting/2-players", time_limit=5)
     own = {"environment": env, "network": lambda key: rollax.actor_critic(env, NETWORK, key)}
 
@@ -172,7 +181,10 @@ def test_opponents_with_objects_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["player_0", "player_1"])
 def test_a_game_against_the_policy_of_another_run(kind: str, tmp_path: Path) -> None:
-    """Evaluations, and the best checkpoint, are of the player that learns, against that policy and not against random moves."""
+    """Evaluations and the best checkpoint are those of the learning player.
+
+    The opponent is that policy, not a random one.
+    """
     pytest.importorskip("pgx")
 
     def played(name: str, **more: Any) -> rollax.Policy:
@@ -207,7 +219,7 @@ def test_a_game_against_the_policy_of_another_run(kind: str, tmp_path: Path) -> 
     assert one.environment.env.opponent == "agents"
 
 
-def test_mistakes(hunts: dict[str, Path], tmp_path: Path) -> None:
+def test_invalid_opponents_raise_usage_error(hunts: dict[str, Path], tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"opponents": {"predtor": hunts["both"]}}, "predator"),
         ({"opponents": {"prey": hunts["both"], "predator": hunts["both"]}}, "leave no agent"),

@@ -1,4 +1,4 @@
-"""What a preset sets besides an algorithm's settings: arguments of the environment, and how evaluations choose actions."""
+"""Tests of presets: environment arguments, and the choice of actions in evaluations."""
 
 import functools
 import shlex
@@ -22,8 +22,8 @@ def spec_of(environment: str, **options: Any) -> Any:
 
 
 @pytest.mark.quick
-def test_presets_sample_where_the_suites_do() -> None:
-    """A run may say otherwise, in Python and on the command line, and is repeated as it was."""
+def test_presets_sample_actions_like_their_suites() -> None:
+    """Options in Python and on the command line override this, and commands repeat it."""
     for environment in (
         "xminigrid/MiniGrid-FourRooms",
         "rl2/XLand-MiniGrid-R1-9x9",
@@ -54,7 +54,7 @@ def test_presets_sample_where_the_suites_do() -> None:
         assert parse_train_words(["ppo", grid], words)[0]["options"].eval_stochastic is wanted
 
 
-def test_a_file_of_presets_may_sample(tmp_path: Path) -> None:
+def test_a_preset_file_may_sample_actions(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("probe/memory: {eval_stochastic: true}")
     assert load_preset("ppo", "probe/memory", file).eval_stochastic
@@ -69,8 +69,8 @@ def test_a_file_of_presets_may_sample(tmp_path: Path) -> None:
         load_preset("ppo", "probe/memory", file)
 
 
-def test_what_a_preset_set_is_named_where_a_network_does_not_fit(tmp_path: Path) -> None:
-    """The policy is made for the environment's four observations; the preset has it observe the time as well."""
+def test_the_error_of_a_network_names_arguments_of_the_preset(tmp_path: Path) -> None:
+    """The policy has four inputs, but the preset adds the time to observations."""
     environment = rollax.make("control/point-maze")
     make = functools.partial(make_solution, environment, PolicyConfig(hidden=(4,)))
     told = {"options": {"run_dir": tmp_path / "run"}, "total_steps": 640, "quiet": True}

@@ -1,4 +1,4 @@
-"""A result in the hands of a Python program: its methods, what takes it in place of a folder, and its objects."""
+"""Tests of `Result`: methods, use in place of a folder, and custom objects."""
 
 import inspect
 import math
@@ -19,7 +19,7 @@ Train = Callable[..., rollax.Result]
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory, compile_once: None) -> rollax.Result:
-    """A run of an environment and a network of the user's own."""
+    """Return the result of a run with a custom environment and network."""
     return rollax.train(
         "ppo",
         environment(),
@@ -38,8 +38,8 @@ def make_network(key: jax.Array) -> Any:
     return rollax.actor_critic(environment(), NETWORK, key)
 
 
-def test_its_objects_are_used(result: rollax.Result) -> None:
-    """Nothing has to be passed again; without the result it has."""
+def test_the_objects_of_a_result_are_reused(result: rollax.Result) -> None:
+    """They need not be passed again. A folder alone requires them."""
     assert result.policy().step == rollax.load(result).step == 4 * FRAMES
     assert result.policy(0).step == 0
     assert result.evaluate(8)["length_mean"] == 3
@@ -48,21 +48,24 @@ def test_its_objects_are_used(result: rollax.Result) -> None:
     assert rollax.load(folder=result, environment=environment(), network=make_network).step > 0
 
 
-def test_it_is_resumed(train: Train) -> None:
+def test_a_result_can_be_resumed(train: Train) -> None:
     first = train("own", environment(), network=make_network, updates=2)
     second = rollax.resume(first, total_steps=4 * FRAMES, show=Script())
     assert second.steps == 4 * FRAMES and second.environment is not None
     assert second.policy().step == 4 * FRAMES
 
 
-def test_it_is_a_path(result: rollax.Result) -> None:
+def test_a_result_is_a_path(result: rollax.Result) -> None:
     assert Path(result) == result.folder and os.listdir(result)
     for tables in (rollax.read(result), rollax.read([result, str(result.folder)])):
         assert len(tables.settings) == 1
 
 
-def test_numbers(result: rollax.Result) -> None:
-    """One row for each line of training and each evaluation; one of both where both are at one step."""
+def test_metrics_of_a_result(result: rollax.Result) -> None:
+    """There is one row per line of training and per evaluation.
+
+    Rows of the same step are joined.
+    """
     table = result.metrics
     assert table["step"].tolist() == sorted({0, *rollax.read(result).metrics["step"]})
     assert {"loss", "episode_return", "return_mean", "return_std", "length_mean"} <= set(table)
@@ -73,7 +76,7 @@ def test_numbers(result: rollax.Result) -> None:
     assert math.isnan(table.iloc[0]["loss"]) and math.isfinite(table.iloc[0]["return_mean"])
 
 
-def test_pictures(result: rollax.Result, tmp_path: Path) -> None:
+def test_figures_of_a_result(result: rollax.Result, tmp_path: Path) -> None:
     assert len(result.plot(quiet=True).axes) > 3
     assert not (result.folder / "figures").exists()
     animation = result.render(path=tmp_path / "episode.gif", quiet=True)
@@ -88,7 +91,7 @@ def test_pictures(result: rollax.Result, tmp_path: Path) -> None:
     [("policy", "load"), ("plot", "plot"), ("render", "render"), ("report", "report")],
 )
 def test_methods_have_the_arguments_of_the_functions(method: str, function: str) -> None:
-    """Their names and defaults are the same, of those that make sense for a single run."""
+    """Names and defaults are equal for the arguments that apply to a single run."""
     ours = inspect.signature(getattr(rollax.Result, method)).parameters
     theirs = inspect.signature(getattr(rollax, function)).parameters
     shared = {name: one for name, one in ours.items() if name != "self"}
@@ -99,7 +102,7 @@ def test_methods_have_the_arguments_of_the_functions(method: str, function: str)
 
 @pytest.mark.quick
 @pytest.mark.parametrize("method", ["policy", "evaluate", "plot", "render", "report"])
-def test_a_misspelt_keyword(method: str, tmp_path: Path) -> None:
+def test_a_misspelled_keyword(method: str, tmp_path: Path) -> None:
     result = rollax.Result(tmp_path, "done", 0, 64, {}, 1.0, 64.0)
     with pytest.raises(rollax.UsageError, match="unknown keyword 'pth'") as error:
         getattr(result, method)(pth="figure.png")
@@ -107,15 +110,15 @@ def test_a_misspelt_keyword(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.quick
-def test_seeds_of_evaluations(tmp_path: Path) -> None:
+def test_invalid_seeds_of_evaluate_raise_usage_error(tmp_path: Path) -> None:
     result = rollax.Result(tmp_path, "done", 0, 64, {}, 1.0, 64.0)
     for seed in (-1, 2**32):
         with pytest.raises(rollax.UsageError, match="seed must be between 0"):
             result.evaluate(seed=seed)
 
 
-def test_the_last_lines_are_python(train: Train) -> None:
-    """Each can be typed as it stands, where `result` is what was returned."""
+def test_the_last_lines_are_python_code(train: Train) -> None:
+    """Each can be executed if `result` is the returned value."""
     show = Script()
     result = train("told", show=show, updates=2)
     start = show.lines.index("  Next steps, where result is the returned value:")
@@ -129,8 +132,8 @@ def test_the_last_lines_are_python(train: Train) -> None:
     assert statements[-1] == f"rollax.load({str(result.folder)!r})"
 
 
-def test_the_last_lines_of_a_run_that_stopped(train: Train, tmp_path: Path) -> None:
-    """A folder is named, because nothing was returned where Ctrl-C ended the run."""
+def test_the_last_lines_of_a_stopped_run(train: Train, tmp_path: Path) -> None:
+    """They have the folder, because nothing is returned after Ctrl-C."""
     show = Script()
     result = train("stopped", show=show, stop_when=lambda evaluated: evaluated.step > 0)
     assert result.status == "stopped"

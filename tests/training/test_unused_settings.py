@@ -1,4 +1,4 @@
-"""Settings that would change nothing are refused before a run begins, and all others are accepted."""
+"""Settings without effect raise errors before a run starts, and others are accepted."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ TINY = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
 
 
 class Shared(eqx.Module):
-    """A network of one's own whose policy and value share a layer."""
+    """Custom network whose policy and value share a layer."""
 
     hidden: eqx.nn.Linear
     output: eqx.nn.Linear
@@ -38,7 +38,7 @@ class Shared(eqx.Module):
 
 
 def check(algorithm: str, environment: str, own: Any = None, **given: Any) -> None:
-    """Check the effects of settings as a run does that begins."""
+    """Check settings as at the start of a run."""
     names = ("config", "network", "sweep", "evolve")
     config, network, sweep, evolve = (given.pop(name, None) for name in names)
     options = RunOptions(**({"total_steps": 10_000, "seeds": 4 if evolve else 1} | given))
@@ -153,7 +153,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("algorithm", "environment", "given", "message"), REFUSED)
-def test_settings_without_effect_are_refused(
+def test_settings_without_effect_raise_usage_error(
     algorithm: str, environment: str, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(rollax.UsageError, match=message):
@@ -211,10 +211,8 @@ def test_settings_with_an_effect_are_accepted(
 
 @pytest.mark.parametrize("setting", ["critic_learning_rate", "critic_epochs"])
 @pytest.mark.parametrize("algorithm", ["ppo", "ppo_rnd", "impala"])
-def test_a_network_without_a_critic_apart_has_no_resolve_settings_one(
-    algorithm: str, setting: str
-) -> None:
-    """As `network.shared`, which is refused with them."""
+def test_critic_settings_need_a_separate_critic(algorithm: str, setting: str) -> None:
+    """The same error is raised with `network.shared`."""
     environment = make("probe/action-observation")
     config = {"num_envs": 4, "num_steps": 32, setting: 3 if setting == "critic_epochs" else 0.1}
     own = from_equinox(Shared, environment)
@@ -241,7 +239,9 @@ def test_a_network_without_a_critic_apart_has_no_resolve_settings_one(
         ),
     ],
 )
-def test_options_of_generations_that_change_nothing(changes: dict[str, Any], message: str) -> None:
+def test_evolve_options_without_effect_raise_usage_error(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(rollax.UsageError, match=message):
         check(
             "ppo",
@@ -253,8 +253,8 @@ def test_options_of_generations_that_change_nothing(changes: dict[str, Any], mes
 
 
 @pytest.mark.quick
-def test_steps_of_an_update_on_the_host(tmp_path: Path) -> None:
-    """There it is one cycle, whatever num_steps is: another number is refused, the default and the right one are not."""
+def test_num_steps_of_replay_on_the_host(tmp_path: Path) -> None:
+    """An update has one cycle there, so num_steps must be 1 or the default."""
     pytest.importorskip("gymnasium")
     with pytest.raises(
         rollax.UsageError,
@@ -317,7 +317,7 @@ PPO = ("ppo", "probe/action-observation")
     ],
     ids=["value_clip", "equinox", "linen", "nnx", "num_steps"],
 )
-def test_a_run_is_refused_before_its_folder(
+def test_no_folder_is_created_for_unused_settings(
     names: tuple[str, str], make_network: Any, config: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     network = None if make_network is None else make_network()

@@ -1,4 +1,4 @@
-"""Tiny runs of several kinds, which the tests of pictures share."""
+"""Tiny runs of several kinds, shared by tests of figures."""
 
 import shutil
 
@@ -14,7 +14,7 @@ SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "num_epochs": 1}
 
 @pytest.fixture(autouse=True, scope="module")
 def _keys_used_again():
-    """Turn off the check against reuse of keys. Tests of training make it."""
+    """Disable the check against key reuse, because training tests include it."""
     with configured(jax_debug_key_reuse=False):
         yield
 
@@ -40,13 +40,13 @@ def train(folder, environment="gymnax/CartPole-v1", seeds=1, config=None, networ
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    """A single run on CartPole."""
+    """Return the folder of a single run of CartPole."""
     return train(tmp_path_factory.mktemp("runs") / "single")
 
 
 @pytest.fixture(scope="session")
 def sweep(tmp_path_factory):
-    """Two learning rates with two seeds each."""
+    """Return the folder of a run with two learning rates and two seeds each."""
     return train(
         tmp_path_factory.mktemp("runs") / "sweep", seeds=2, sweep={"learning_rate": [1e-4, 1e-3]}
     )
@@ -54,17 +54,20 @@ def sweep(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trials(tmp_path_factory):
-    """Trials of three short episodes in a grid."""
+    """Return the folder of a run with trials of three short episodes in a grid."""
     folder = tmp_path_factory.mktemp("runs") / "trials"
     arguments = {"max_steps": 8, "episodes": 3, "num_rulesets": 20}
     own = {"config": {"sequence_length": 1}, "network": {"core": "none", "filters": None}}
-    with configured(jax_numpy_rank_promotion="allow"):  # the suite is less strict than we are
+    with configured(jax_numpy_rank_promotion="allow"):  # the suite needs rank promotion
         return train(folder, "rl2/XLand-MiniGrid-R1-9x9", arguments=arguments, **own)
 
 
 @pytest.fixture
 def variant(run, tmp_path):
-    """`variant("name", seed=3, environment=..., gamma=..., shift=...)`: the run with other records of what it is."""
+    """Return a function that copies the run with other metadata.
+
+    Example: `variant("name", seed=3, environment=..., gamma=..., shift=...)`
+    """
 
     def make(name, seed=0, environment="gymnax/CartPole-v1", shift=0.0, gamma=None):
         folder = tmp_path / name

@@ -1,4 +1,4 @@
-"""`rollax.plot`, `rollax.render` and `rollax.report`, as commands and notebooks call them."""
+"""Tests of `rollax.plot`, `rollax.render` and `rollax.report` in Python."""
 
 import csv
 import os
@@ -33,8 +33,8 @@ def test_a_figure_writes_no_file(run: Path, tmp_path: Path) -> None:
     assert sorted(run.rglob("*")) == before and list(tmp_path.iterdir()) == []
 
 
-def test_a_figure_is_saved_where_it_is_asked_for(run: Path, sweep: Path, tmp_path: Path) -> None:
-    """With its table; the labels are those that are given."""
+def test_a_figure_is_saved_to_the_given_path(run: Path, sweep: Path, tmp_path: Path) -> None:
+    """The table is saved too, with the given labels."""
     figure = rollax.plot(
         [run, str(sweep)], path="figure.svg", only=["return"], label=["a", "b", "c"], csv=True
     )
@@ -51,14 +51,14 @@ def test_the_command_saves_the_same_figure(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "command.png").read_bytes() == (tmp_path / "python.png").read_bytes()
 
 
-def test_bounds_of_aggregates(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bounds_of_aggregates_are_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rollax.plot(run, aggregate=True, normalize={"gymnax/CartPole-v1": (0, 500)})
     assert "normalized to [0, 1] from: gymnax/CartPole-v1 0 to 500" in capsys.readouterr().err
     rollax.plot(run, aggregate=True, quiet=True)
     assert capsys.readouterr().err == ""
 
 
-def test_an_episode(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_episode_is_rendered(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     animation = rollax.render(run, path="episode.gif", max_frames=4)
     assert animation.path == Path("episode.gif") and os.path.getsize(animation)
     assert animation._repr_html_().startswith("<img src=")
@@ -67,13 +67,15 @@ def test_an_episode(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_a_report(run: Path, sweep: Path) -> None:
+def test_a_report_is_written(run: Path, sweep: Path) -> None:
     page = rollax.report([run, sweep], path="page.html", label=["one", "two", "three"])
     assert page == Path("page.html") and "three" in page.read_text()
 
 
-def test_archives(archive: rollax.Result, run: Path, tmp_path: Path) -> None:
-    """One is drawn by itself, two are compared; nothing else has any."""
+def test_archives_are_plotted_and_compared(
+    archive: rollax.Result, run: Path, tmp_path: Path
+) -> None:
+    """One archive has a figure, two are compared, and runs without archives raise an error."""
     one = rollax.plot(archive, archive=True, path="archive.pdf")
     assert "elites in" in one.axes[0].get_title()
     assert (tmp_path / "archive.pdf").read_bytes().startswith(b"%PDF")

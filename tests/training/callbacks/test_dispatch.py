@@ -1,4 +1,4 @@
-"""Callbacks: the events of a run, what they record, how they stop it, and what happens where one raises."""
+"""Tests of callbacks: events, logged values, stopping, and errors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ KINDS = ("metrics", "evaluation", "checkpoint", "end")
 
 
 class Collector:
-    """An object with every method, which keeps what it receives."""
+    """Callback with every method, which records events."""
 
     def __init__(self) -> None:
         self.events: list[RunEvent] = []
@@ -51,7 +51,7 @@ class OnlyEnd:
 
 @pytest.mark.quick
 def test_events_of_a_run(train: Callable) -> None:
-    """Functions and objects receive the same events, and a run with them is the run without."""
+    """Functions and objects receive the same events, and do not change the run."""
     collector, received = Collector(), list[RunEvent]()
     result = train("with", callback=[collector, received.append])
     assert [(e.kind, e.step) for e in received] == [(e.kind, e.step) for e in collector.events]
@@ -73,7 +73,7 @@ def test_events_of_a_run(train: Callable) -> None:
     check_same(result.folder, train("without").folder)
 
 
-def test_a_checkpoint_is_on_disk_when_it_is_told(train: Callable) -> None:
+def test_a_checkpoint_event_follows_the_write(train: Callable) -> None:
     class Loader:
         steps: list[int] = []
 
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_on_disk_when_it_is_told(train: Callable) -> None:
     assert Loader.steps == [n * FRAMES for n in (0, 2, 3, 4, 6, 8, 9, 10, 12)]
 
 
-def test_logged_numbers_are_in_all_that_a_run_leaves(train: Callable) -> None:
+def test_logged_values_are_in_all_outputs(train: Callable) -> None:
     class Logger:
         def on_metrics(self, event: RunEvent) -> None:
             event.log({"own/step": np.int32(event.step)})
@@ -112,7 +112,7 @@ def test_logged_numbers_are_in_all_that_a_run_leaves(train: Callable) -> None:
     assert summarize_run(result.folder)["best"] is not None
 
 
-def test_members_log_numbers_of_their_own(train: Callable) -> None:
+def test_logged_values_of_members(train: Callable) -> None:
     received: list[RunEvent] = []
 
     def each(event: RunEvent) -> None:
@@ -133,7 +133,7 @@ def test_members_log_numbers_of_their_own(train: Callable) -> None:
 
 @pytest.mark.parametrize(("kind", "step"), [("metrics", 5), ("evaluation", 6), ("checkpoint", 4)])
 def test_a_callback_stops_the_run(train: Callable, kind: str, step: int) -> None:
-    """At the step of the event, whatever its kind; the run is saved there and can be resumed."""
+    """The run stops at the step of the event, is saved there, and can be resumed."""
 
     def stop(event: RunEvent) -> None:
         if event.kind == kind and event.step == step * FRAMES:
@@ -154,8 +154,10 @@ def test_a_callback_stops_the_run(train: Callable, kind: str, step: int) -> None
 @pytest.mark.parametrize(
     ("kind", "step"), [("metrics", 5), ("evaluation", 0), ("checkpoint", 4), ("end", 12)]
 )
-def test_a_callback_that_raises_costs_nothing(train: Callable, kind: str, step: int) -> None:
-    """The run is saved first; the error names the callback; the others are told of the end."""
+def test_an_error_in_a_callback_does_not_lose_the_run(
+    train: Callable, kind: str, step: int
+) -> None:
+    """The run is saved first, the error names the callback, and others receive the end event."""
 
     def fail(event: RunEvent) -> None:
         if event.kind == kind and event.step == step * FRAMES:
@@ -193,7 +195,7 @@ def test_a_callback_that_raises_costs_nothing(train: Callable, kind: str, step: 
         ),
     ],
 )
-def test_faults_of_callbacks_are_named(train: Callable, answer: Any, words: str) -> None:
+def test_mistakes_in_callbacks_raise_usage_error(train: Callable, answer: Any, words: str) -> None:
     with pytest.raises(rollax.UsageError, match=f"callback: .*{words}"):
         train(callback=answer, updates=1)
 
@@ -225,10 +227,10 @@ class NoArgument:
         ([print, 3], "callback must be a function, an object .* got 3"),
     ],
 )
-def test_other_objects_are_refused(
+def test_invalid_callbacks_raise_usage_error(
     train: Callable, tmp_path: Path, callback: Any, words: str
 ) -> None:
-    """Before anything is written, also by `resume`."""
+    """The error is raised before anything is written, also by `resume`."""
     with pytest.raises(rollax.UsageError, match=words):
         train("refused", callback=callback)
     assert not (tmp_path / "refused").exists()
@@ -236,8 +238,8 @@ def test_other_objects_are_refused(
         rollax.resume(tmp_path, callback=callback)
 
 
-def test_decisions_are_those_of_the_first_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes call no callback, and stop or fail as the first one does."""
+def test_all_processes_follow_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes call no callback, and stop or fail like the first one."""
 
     def fail(event: RunEvent) -> None:
         raise AssertionError("called in another process")
@@ -260,8 +262,8 @@ def test_decisions_are_those_of_the_first_process(monkeypatch: pytest.MonkeyPatc
         runner.raise_failure()
 
 
-def test_runs_without_callbacks_keep_long_segments(train: Callable) -> None:
-    """A callback without `on_metrics` does not shorten them."""
+def test_callbacks_without_on_metrics_keep_long_segments(train: Callable) -> None:
+    """Only callbacks with `on_metrics` shorten segments."""
     assert not CallbackRunner((), print).handles("metrics")
     assert not CallbackRunner(parse_callbacks(OnlyEnd()), print).handles("metrics")
     assert CallbackRunner(parse_callbacks(print), print).handles("metrics")

@@ -1,4 +1,4 @@
-"""Conditions that stop a run: how they are written, stored and changed."""
+"""Tests of stop conditions: syntax, storage, and changes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +28,7 @@ from support.runs import FRAMES, SMALL_WORDS, Script
         ("sand>1 and band<2", [("sand", ">", 1), ("band", "<", 2)]),
     ],
 )
-def test_conditions(text: str, comparisons: list[Any]) -> None:
+def test_conditions_are_parsed(text: str, comparisons: list[Any]) -> None:
     assert list(parse_stop_condition(text)) == comparisons
 
 
@@ -50,13 +50,13 @@ def test_conditions(text: str, comparisons: list[Any]) -> None:
         "__import__('os').system('true')>1 2",
     ],
 )
-def test_other_texts_are_refused(train: Callable, tmp_path: Path, text: str) -> None:
+def test_invalid_conditions_raise_usage_error(train: Callable, tmp_path: Path, text: str) -> None:
     with pytest.raises(rollax.UsageError, match="stop_when must be comparisons NAME OPERATOR"):
         train("refused", stop_when=text)
     assert not (tmp_path / "refused").exists()
 
 
-def test_values_are_compared() -> None:
+def test_conditions_are_evaluated() -> None:
     evaluated = rollax.Evaluated(64, {"a": 1.0, "list": [1.0], "none": float("nan")}, None)
     assert is_condition_met("a>=1 and step>63", evaluated)
     assert not is_condition_met("a>1", evaluated) and not is_condition_met(
@@ -72,14 +72,17 @@ def test_values_are_compared() -> None:
 
 @pytest.mark.quick
 def test_a_condition_is_stored_and_can_be_changed(train: Callable) -> None:
-    """The run stops at the first evaluation where it holds; `resume` keeps, replaces or removes it."""
+    """The run stops at the first evaluation that meets it.
+
+    `resume` keeps, replaces or removes it.
+    """
     show = Script()
     result = train(stop_when="step>=96 and return_mean<1e9", show=show)
     assert (result.status, result.exit_code, result.steps) == ("stopped", 0, 3 * FRAMES)
     assert "holds at step 96 (step 96, return_mean " in show.text
     folder = result.folder
     assert read_spec(folder).options.stop_when == "step>=96 and return_mean<1e9"
-    assert rollax.resume(folder, show=Script()).steps == 6 * FRAMES  # the next evaluation
+    assert rollax.resume(folder, show=Script()).steps == 6 * FRAMES  # at the next evaluation
     with pytest.raises(rollax.UsageError, match="did you mean return_m"):
         rollax.resume(folder, stop_when="retrun_mean>1")
     changed = rollax.resume(folder, stop_when="updates>=9", show=Script())
@@ -89,8 +92,8 @@ def test_a_condition_is_stored_and_can_be_changed(train: Callable) -> None:
     assert done.status == "done" and read_spec(folder).options.stop_when is None
 
 
-def test_a_function_may_stop_it_as_well(train: Callable) -> None:
-    """Either of the two stops the run."""
+def test_a_function_and_a_stored_condition(train: Callable) -> None:
+    """Either of them stops the run."""
     stopped = train(stop_when="step>=1e9").folder
     longer = rollax.resume(
         stopped,
@@ -101,8 +104,11 @@ def test_a_function_may_stop_it_as_well(train: Callable) -> None:
     assert longer.steps == 15 * FRAMES
 
 
-def test_unknown_names(train: Callable, tmp_path: Path) -> None:
-    """Before anything is written; with functions whose names are not known, before training."""
+def test_unknown_metrics_in_conditions_raise_usage_error(train: Callable, tmp_path: Path) -> None:
+    """The error is raised before anything is written.
+
+    If functions add metrics, it is raised before training.
+    """
     with pytest.raises(rollax.UsageError, match="stop_when 'retrun_mean': did you mean return_mea"):
         train("refused", stop_when="retrun_mean>1")
     assert not (tmp_path / "refused").exists()
@@ -118,7 +124,7 @@ def test_unknown_names(train: Callable, tmp_path: Path) -> None:
     assert train("logged", stop_when="mine>=192", callback=log).steps == 6 * FRAMES
 
 
-def test_the_command_line(
+def test_stop_when_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Functions of a user's own: their numbers are in all that a run leaves, and their faults cost no training."""
+"""Tests of user functions, whose values are in all outputs, and whose errors stop no training."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from support.runs import FRAMES, Script, metrics
 
 
 def own() -> Callable[[Any], dict[str, Any]]:
-    """A function whose numbers change from one evaluation to the next, of a single run or of members."""
+    """Return a function whose values change with each evaluation, for single runs and members."""
     calls = []
 
     def numbers(episodes: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def own() -> Callable[[Any], dict[str, Any]]:
 
 
 @pytest.mark.quick
-def test_numbers_are_in_all_that_a_run_leaves(train: Callable, tmp_path: Path) -> None:
+def test_metrics_are_in_all_outputs(train: Callable, tmp_path: Path) -> None:
     show = Script()
     result = train(metrics=own(), best_metric="a/b", tensorboard=True, show=show)
     assert "  a/b 5  my metric 4  yes 1  none -" in show.text
@@ -68,8 +68,11 @@ def test_numbers_are_in_all_that_a_run_leaves(train: Callable, tmp_path: Path) -
     assert b"eval/a/b" in content and b"eval/my_metric" in content
 
 
-def test_numbers_of_info_are_drawn(train: Callable, tmp_path: Path) -> None:
-    """By their names with and without "info/"; an array by its parts; those that change by default."""
+def test_info_metrics_are_plotted(train: Callable, tmp_path: Path) -> None:
+    """Names work with and without "info/", and arrays are plotted by element.
+
+    Metrics that change are plotted by default.
+    """
     result = train(environment=Counting(), eval_fresh=True)
     runs = read_run(result.folder)
     assert {"info/steps", "info/right", "info/place/0"} <= set(metric_names(runs))
@@ -82,8 +85,11 @@ def test_numbers_of_info_are_drawn(train: Callable, tmp_path: Path) -> None:
         plot([result.folder], tmp_path / "a.svg", FigureOptions(only=("stepz",)))
 
 
-def test_members_have_numbers_of_their_own(train: Callable) -> None:
-    """An array with one number per member is each member's own, also to choose the best; one number is that of all."""
+def test_metrics_of_members(train: Callable) -> None:
+    """An array has one value per member, also to choose the best.
+
+    A number applies to all members.
+    """
 
     def each(episodes: Any) -> dict[str, Any]:
         return {"order": np.arange(3.0) if np.ndim(episodes.length) == 2 else 0.0, "all": 7}
@@ -134,8 +140,8 @@ class Unprintable(Exception):
         (Unprintable(), "metrics: broken raised Unprintable: the message cannot be shown"),
     ],
 )
-def test_faults_of_a_metric_are_named(train: Callable, found: Any, words: str) -> None:
-    """Before training they end the run; in a later evaluation they are a warning, and training goes on."""
+def test_errors_of_a_metrics_function(train: Callable, found: Any, words: str) -> None:
+    """Before training they end the run. In a later evaluation they are a warning."""
 
     def broken(episodes: Any, at: int = 0) -> Any:
         if isinstance(found, Exception):
@@ -158,7 +164,7 @@ def test_faults_of_a_metric_are_named(train: Callable, found: Any, words: str) -
     assert [line.get("fine") for line in lines] == [1.0, 1.0, None, 1.0, 1.0]
 
 
-def test_an_array_of_a_population_has_its_members(train: Callable) -> None:
+def test_arrays_of_metrics_have_one_value_per_member(train: Callable) -> None:
     with pytest.raises(
         rollax.UsageError, match=r"'x' .* one number per member, got an array of shape \[2\]"
     ):
@@ -166,10 +172,10 @@ def test_an_array_of_a_population_has_its_members(train: Callable) -> None:
 
 
 @pytest.mark.parametrize("name", ["metrics", "stop_when"])
-def test_functions_of_other_arguments_are_refused(
+def test_functions_with_other_arguments_raise_usage_error(
     train: Callable, tmp_path: Path, name: str
 ) -> None:
-    """Before anything is written, also by `resume`."""
+    """The error is raised before anything is written, also by `resume`."""
     for function in (lambda: True, lambda first, second: True, 3):
         with pytest.raises(rollax.UsageError, match=f"{name}.* must be a function"):
             train("refused", **{name: function})
@@ -191,7 +197,7 @@ def test_functions_of_other_arguments_are_refused(
         (lambda evaluated: evaluated.value > 1, "raised AttributeError"),
     ],
 )
-def test_faults_of_stop_when_are_told_before_training(
+def test_errors_of_stop_when_are_raised_before_training(
     train: Callable, function: Any, words: str
 ) -> None:
     events: list[str] = []
@@ -200,7 +206,7 @@ def test_faults_of_stop_when_are_told_before_training(
     assert "evaluating" in events and "progress" not in events
 
 
-def test_a_later_fault_of_stop_when_costs_nothing(train: Callable) -> None:
+def test_a_later_error_of_stop_when_is_a_warning(train: Callable) -> None:
     def stop(evaluated: Any) -> Any:
         return evaluated.step == 6 * FRAMES and 1 / 0 or np.bool_(evaluated.step == 9 * FRAMES)
 
@@ -210,10 +216,10 @@ def test_a_later_fault_of_stop_when_costs_nothing(train: Callable) -> None:
     assert sum("raised ZeroDivisionError" in line for line in show.lines) == 1
 
 
-def test_evaluations_are_as_the_run_has_them(
+def test_evaluations_use_the_mode_of_the_run(
     train: Callable, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Greedy or sampled, in a run, by `evaluate` and by the command, which takes either."""
+    """They are greedy or sampled in a run and in `evaluate`. The command has an option."""
     show = Script()
     folder = train("sampled", eval_stochastic=True, updates=1, show=show).folder
     assert "over 8 episodes, sampled)" in show.text

@@ -1,4 +1,4 @@
-"""What a run records of its environment, and which other environments it takes."""
+"""Tests of the recorded fingerprint of an environment, and of the environments that match it."""
 
 import functools
 import json
@@ -25,7 +25,7 @@ from support.runs import FRAMES, Script
 
 
 class Drift(eqx.Module):
-    """A number that drifts; the action pushes it back."""
+    """Environment with a number that drifts, which the action pushes back."""
 
     drift: jax.Array = eqx.field(converter=lambda x: jnp.asarray(x, jnp.float32), default=0.1)
     name: str = eqx.field(static=True, default="mine/Drift")
@@ -55,7 +55,7 @@ class Drift(eqx.Module):
 
 
 class Plain:
-    """An environment that is no pytree, with settings as attributes, and a cache that fills when it is used."""
+    """Environment that is not a pytree, with settings as attributes and a lazily filled cache."""
 
     name, num_agents, time_limit = "mine/Plain", None, 5
     observation_space, action_space = Box(-1, 1, (2,)), Discrete(2)
@@ -68,7 +68,7 @@ class Plain:
         return [self.length]
 
 
-def test_a_run_goes_on_in_an_equal_environment_alone(
+def test_a_run_is_resumed_only_in_an_equal_environment(
     train: Callable[..., Any], tmp_path: Path
 ) -> None:
     train(environment=Drift(), updates=2, eval_count=1, checkpoint_steps=0)
@@ -83,7 +83,7 @@ def test_a_run_goes_on_in_an_equal_environment_alone(
             rollax.resume(tmp_path / "run", environment=changed, **more)
         assert part in str(error.value) and "train a new run" in str(error.value)
     assert rollax.resume(tmp_path / "run", environment=Drift(), **more).steps == 4 * FRAMES
-    # A folder from before the fingerprint: only what can be compared is.
+    # A folder without a fingerprint has less to compare.
     path = tmp_path / "run" / layout.ENVIRONMENT_FILE
     record = json.loads(path.read_text())
     assert record.pop(layout.FINGERPRINT_KEY)["settings"]["drift"] == "0.1"
@@ -96,13 +96,16 @@ def test_a_run_goes_on_in_an_equal_environment_alone(
     )
 
 
-def test_a_policy_plays_elsewhere_where_spaces_fit(
+def test_a_policy_is_loaded_in_another_environment_if_spaces_match(
     train: Callable[..., Any], tmp_path: Path
 ) -> None:
     train(environment=Drift(), updates=1, eval_count=1, checkpoint_steps=0)
     policy = rollax.load(tmp_path / "run", environment=Drift(drift=0.3, time_limit=9))
     assert policy.evaluate(2, jax.random.key(0))[1].length.tolist() == [9, 9]
-    message = r"The environment's action space does not match the checkpoint: expected Discrete\(2\), got Discrete\(3\)\."
+    message = (
+        r"The environment's action space does not match the checkpoint: expected "
+        r"Discrete\(2\), got Discrete\(3\)\."
+    )
     with pytest.raises(UsageError, match=message):
         rollax.load(tmp_path / "run", environment=Drift(num_actions=3))
     with pytest.raises(
@@ -112,15 +115,15 @@ def test_a_policy_plays_elsewhere_where_spaces_fit(
         rollax.load(tmp_path / "run", environment=Drift(size=2))
 
 
-def test_a_suite_is_compared_too(undisturbed: Path) -> None:
-    """Also where the folder has no fingerprint: then with the environment of the run's id."""
+def test_environments_of_suites_are_compared(undisturbed: Path) -> None:
+    """Without a fingerprint, the environment of the run's id is compared."""
     for recorded in (layout.read_environment_fingerprint(undisturbed), {}):
         assert "settings" not in recorded
     with pytest.raises(UsageError, match="observation space does not match the checkpoint"):
         rollax.load(undisturbed, environment=rollax.make("gymnax/CartPole-v1"))
 
 
-def test_objects_that_are_no_pytrees() -> None:
+def test_objects_that_are_not_pytrees_are_compared() -> None:
     first = fingerprint(Plain(1, {"walls": [1, 2]}), is_object=True)
     used = Plain(1.0, {"walls": [1, 2]})
     assert used.table == [1.0]
@@ -133,7 +136,7 @@ def test_objects_that_are_no_pytrees() -> None:
             check_same_environment(first, other)
 
 
-def test_what_a_function_captured_counts() -> None:
+def test_captured_variables_of_functions_are_compared() -> None:
     def made(gravity: float) -> Any:
         plain: Any = Plain(1, {})
         plain.make = functools.partial(lambda shift: gravity + shift, shift=1)
@@ -145,7 +148,7 @@ def test_what_a_function_captured_counts() -> None:
         check_same_environment(first, made(5.0))
 
 
-def test_a_damaged_record_is_passed_over(tmp_path: Path) -> None:
+def test_a_damaged_record_is_skipped(tmp_path: Path) -> None:
     for text in (
         "[1, 2",
         "[]",
@@ -158,7 +161,7 @@ def test_a_damaged_record_is_passed_over(tmp_path: Path) -> None:
         check_fingerprint_fits(recorded, Drift())
 
 
-def test_parts_of_an_observation_are_compared() -> None:
+def test_the_form_of_dict_observations() -> None:
     parts: Any = Plain(1, {})
     parts.observation_space = Dict({"a": Box(0, 1, (2,)), "b": Discrete(3)})
     assert (
@@ -167,8 +170,8 @@ def test_parts_of_an_observation_are_compared() -> None:
     )
 
 
-def test_what_differs_between_processes_is_not_recorded() -> None:
-    """Addresses of objects, and what a function has not captured yet."""
+def test_values_that_differ_between_processes_are_not_recorded() -> None:
+    """These are addresses of objects, and variables of closures that are not assigned yet."""
 
     def made() -> Any:
         plain: Any = Plain(1, np.array([object(), None], object))

@@ -1,4 +1,4 @@
-"""Settings of a sweep that go on by themselves."""
+"""Tests of forking some settings of a sweep into a separate run."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from rollax.errors import UsageError
 from rollax.training.checkpoints.fork import fork_run
 
 CONFIG = {"num_envs": 4, "num_steps": 16, "num_minibatches": 4, "learning_rate_final_fraction": 0.0}
-STEPS = 64 * 4  # few, because one action that other rounding flips changes all that follows
+STEPS = 64 * 4  # few, because one action that rounding changes affects everything that follows
 
 
 def train(folder: Path, **more: object) -> rollax.Result:
@@ -37,7 +37,7 @@ def parameters(run: Path, member: int | None = None) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("seeds", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_they_learn_as_if_the_others_had_gone_on(
+def test_a_forked_run_continues_like_the_whole_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seeds: int
 ) -> None:
     given = {"sweep": SWEEP, "seeds": seeds, "options": {"sweep_paired": True}}
@@ -57,13 +57,14 @@ def test_they_learn_as_if_the_others_had_gone_on(
     for seed in range(seeds):
         kept = parameters(done.folder, seed if seeds > 1 else None)
         for a, b in zip(kept, parameters(whole.folder, seeds + seed), strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-4)  # other sizes of batches round otherwise
+            # batches of other sizes are rounded differently
+            np.testing.assert_allclose(a, b, atol=1e-4)
     assert rollax.resume(half.folder, quiet=True).steps == STEPS, (
         "the run that was forked goes on as well"
     )
 
 
-def test_values_that_are_paired_are_as_many(tmp_path: Path) -> None:
+def test_paired_values_must_have_equal_numbers(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="2 of learning_rate, 3 of gamma"):
         train(
             tmp_path / "run",
@@ -74,7 +75,7 @@ def test_values_that_are_paired_are_as_many(tmp_path: Path) -> None:
         train(tmp_path / "run", options={"sweep_paired": True})
 
 
-def test_what_cannot_be_forked(tmp_path: Path) -> None:
+def test_invalid_forks_raise_usage_error(tmp_path: Path) -> None:
     run = train(tmp_path / "run", sweep={"gamma": (0.9, 0.99)}).folder
     for kept in ([], [2], [-1]):
         with pytest.raises(UsageError, match="must be from 0 to 1"):

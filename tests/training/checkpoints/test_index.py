@@ -1,4 +1,4 @@
-"""Checkpoints that somebody moved, copied or deletes: links are never followed to delete, and loading takes what is there."""
+"""Tests of checkpoints that are moved, copied or deleted while they are used."""
 
 import shutil
 from collections.abc import Callable
@@ -16,8 +16,8 @@ def step_folder(run: Path, step: int) -> Path:
     return run / "checkpoints" / f"step_{step:012d}"
 
 
-def test_a_checkpoint_on_another_disk_is_unlinked(train: Callable, tmp_path: Path) -> None:
-    """Deleting it when it is old deletes the link, and neither ends the run nor touches what it leads to."""
+def test_deleting_a_linked_checkpoint_keeps_its_target(train: Callable, tmp_path: Path) -> None:
+    """Only the link is deleted when the checkpoint is old, and the run continues."""
     run = train("run", updates=2, keep_last=1, keep_best=0).folder
     moved = tmp_path / "elsewhere"
     step_folder(run, 2 * FRAMES).rename(moved)
@@ -29,7 +29,7 @@ def test_a_checkpoint_on_another_disk_is_unlinked(train: Callable, tmp_path: Pat
     assert (moved / "summary.json").is_file()
 
 
-def test_what_a_killed_save_left_may_be_a_link(train: Callable, tmp_path: Path) -> None:
+def test_an_unfinished_checkpoint_may_be_a_link(train: Callable, tmp_path: Path) -> None:
     run = train("run", updates=2).folder
     (tmp_path / "precious").mkdir()
     (run / "checkpoints" / f"step_{7:012d}.writing").symlink_to(tmp_path / "precious")
@@ -37,12 +37,15 @@ def test_what_a_killed_save_left_may_be_a_link(train: Callable, tmp_path: Path) 
     assert (tmp_path / "precious").is_dir()
 
 
-def test_a_copy_under_another_step_is_refused_by_name(train: Callable) -> None:
+def test_a_copied_checkpoint_under_another_step_raises_usage_error(train: Callable) -> None:
     run = train("run", updates=2).folder
     shutil.copytree(step_folder(run, 2 * FRAMES), step_folder(run, 999))
     with pytest.raises(
         rollax.UsageError,
-        match=f"step_{999:012d} must contain the checkpoint of step 999, got that of step 64. Rename it",
+        match=(
+            f"step_{999:012d} must contain the checkpoint of step 999, got that of step 64. "
+            "Rename it"
+        ),
     ):
         rollax.load(run, checkpoint=999)
     policy = rollax.load(run)
@@ -55,7 +58,7 @@ def test_a_copy_under_another_step_is_refused_by_name(train: Callable) -> None:
 def test_a_checkpoint_that_is_deleted_while_it_is_read(
     train: Callable, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """As by the run itself, which has written a newer one by then: that is loaded, and a warning says so."""
+    """The run deletes it after a newer one was written. The newer one is loaded with a warning."""
     run = train("run", updates=4, keep_last=9).folder
     read, newer = step_folder(run, 3 * FRAMES), run / "not_there_yet"
     step_folder(run, 4 * FRAMES).rename(newer)

@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved is what comes back, and what is not whole is never taken for a checkpoint."""
+"""Tests of saving and restoring checkpoints, and of damaged and incomplete ones."""
 
 import dataclasses
 import json
@@ -86,7 +86,7 @@ def small_state(value: float) -> dict[str, jax.Array]:
 
 @pytest.fixture(params=[shards.LARGE_LEAF_BYTES, 0], ids=["small", "large"])
 def checkpoints(tmp_path, request, monkeypatch):
-    """With the leaves in orbax's hands, and as files of their own, as if they were large."""
+    """Return a store in which leaves are saved by orbax, or as separate files like large leaves."""
     monkeypatch.setattr(shards, "LARGE_LEAF_BYTES", request.param)
     opened = Checkpoints(tmp_path / "checkpoints", keep_last=2, keep_best=1)
     yield opened
@@ -110,7 +110,7 @@ def flip(path: Path, position: int) -> None:
 
 
 @pytest.mark.quick
-def test_what_is_restored_is_what_was_saved_bit_for_bit(checkpoints):
+def test_restored_states_equal_saved_ones_bit_for_bit(checkpoints):
     state = make_state()
     step = 2**31 + 17
     checkpoints.save(step, state, {"return_mean": 1.0})
@@ -122,8 +122,11 @@ def test_what_is_restored_is_what_was_saved_bit_for_bit(checkpoints):
     assert jax.random.uniform(restored.key) == jax.random.uniform(state.key)
 
 
-def test_an_empty_folder_is_no_checkpoint(checkpoints, tmp_path):
-    """A loss of power can leave one: the one before is the last, and the place is free for another."""
+def test_an_empty_folder_is_not_a_checkpoint(checkpoints, tmp_path):
+    """A loss of power can leave one.
+
+    The previous checkpoint is the last, and the step can be saved.
+    """
     state, other = make_state(), make_state(1)
     checkpoints.save(5, state, {"return_mean": 1.0})
     checkpoints.wait()
@@ -137,7 +140,7 @@ def test_an_empty_folder_is_no_checkpoint(checkpoints, tmp_path):
     assert (found, warnings) == (10, []) and same_bits(restored, other)
 
 
-def test_another_process_later_sees_the_same(tmp_path):
+def test_another_process_restores_the_same_state(tmp_path):
     state = make_state()
     first = Checkpoints(tmp_path)
     first.save(5, state, {"return_mean": 1.0})
@@ -147,7 +150,7 @@ def test_another_process_later_sees_the_same(tmp_path):
     second.close()
 
 
-def test_sharded_leaves_come_back_sharded(checkpoints):
+def test_sharded_leaves_are_restored_with_their_sharding(checkpoints):
     device = jax.devices()[0]
     mesh = jax.make_mesh((1,), ("environments",), devices=[device])
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("environments"))
@@ -163,7 +166,7 @@ def test_sharded_leaves_come_back_sharded(checkpoints):
     assert all(leaf.sharding == sharding for leaf in jax.tree.leaves(restored))
 
 
-def test_the_last_and_the_best_are_kept(checkpoints):
+def test_the_last_and_the_best_checkpoints_remain(checkpoints):
     save_all(checkpoints, {10: 1.0, 20: 9.0, 30: 3.0, 40: float("nan"), 50: 2.0})
     assert checkpoints.steps() == [20, 40, 50]
     assert checkpoints.best() == 20
@@ -172,7 +175,7 @@ def test_the_last_and_the_best_are_kept(checkpoints):
     assert checkpoints.restore("last", small_state(0))[0] == 50
 
 
-def test_best_may_mean_least(tmp_path):
+def test_the_best_may_be_the_smallest(tmp_path):
     checkpoints = Checkpoints(
         tmp_path, keep_last=1, keep_best=2, best_metric="loss", best_mode="min"
     )
@@ -183,7 +186,7 @@ def test_best_may_mean_least(tmp_path):
     assert checkpoints.best() == 3
 
 
-def test_without_a_metric_there_is_no_best(checkpoints):
+def test_without_the_metric_there_is_no_best_checkpoint(checkpoints):
     checkpoints.save(1, small_state(1), {})
     checkpoints.wait()
     assert checkpoints.best() is None
@@ -191,13 +194,13 @@ def test_without_a_metric_there_is_no_best(checkpoints):
         checkpoints.restore("best", small_state(0))
 
 
-def test_a_step_that_exists_is_not_written_again(checkpoints):
+def test_an_existing_step_is_not_written_again(checkpoints):
     save_all(checkpoints, {10: 1.0})
     assert not checkpoints.save(10, small_state(99), {"return_mean": 5.0})
     assert same_bits(checkpoints.restore(10, small_state(0))[1], small_state(10))
 
 
-def test_donation_right_after_save_does_not_change_what_is_saved(checkpoints):
+def test_donation_after_save_does_not_change_the_saved_state(checkpoints):
     overwrite = jax.jit(
         lambda tree: jax.tree.map(lambda leaf: leaf * 0 - 1, tree), donate_argnums=0
     )
@@ -209,7 +212,7 @@ def test_donation_right_after_save_does_not_change_what_is_saved(checkpoints):
     jax.block_until_ready(state)
     restored = checkpoints.restore("last", state)[1]
     assert all(np.array_equal(restored[name], expected[name]) for name in expected)
-    # And what is restored may be donated in its turn.
+    # The restored state may be donated as well.
     assert float(overwrite(overwrite(restored))["leaf 3"][0, 0]) == -1.0
 
 
@@ -245,7 +248,7 @@ def test_damage_to_any_file_is_detected(checkpoints, tmp_path, damage):
     assert checkpoints.restore("last", small_state(0))[0] == 20
 
 
-def test_a_changed_metric_is_detected(checkpoints):
+def test_a_changed_metric_in_a_summary_is_detected(checkpoints):
     save_all(checkpoints, {10: 1.0, 20: 2.0})
     summary = folder_of(checkpoints, 10) / "summary.json"
     changed = summary.read_text().replace('"return_mean": 1.0', '"return_mean": 9.0')
@@ -256,8 +259,8 @@ def test_a_changed_metric_is_detected(checkpoints):
         checkpoints.restore(10, small_state(0))
 
 
-def test_wrong_arrays_under_right_files_are_detected(checkpoints):
-    """The checksums of the leaves hold on their own: here the files are those that the summary lists."""
+def test_wrong_arrays_in_listed_files_are_detected(checkpoints):
+    """Leaves have separate checksums: here the files match those in the summary."""
     save_all(checkpoints, {10: 1.0, 20: 2.0})
     older, newer = (folder_of(checkpoints, step) for step in (10, 20))
     shutil.rmtree(newer / "state")
@@ -270,7 +273,7 @@ def test_wrong_arrays_under_right_files_are_detected(checkpoints):
         checkpoints.restore(20, small_state(0))
 
 
-def test_when_all_are_damaged_there_is_an_error(checkpoints):
+def test_an_error_if_all_checkpoints_are_damaged(checkpoints):
     save_all(checkpoints, {10: 1.0, 20: 2.0})
     for step in (10, 20):
         (folder_of(checkpoints, step) / "summary.json").unlink()
@@ -292,7 +295,7 @@ def test_the_next_best_replaces_a_damaged_best(tmp_path):
     checkpoints.close()
 
 
-def test_a_run_that_goes_on_from_an_earlier_step_sets_the_later_aside(checkpoints):
+def test_later_checkpoints_are_renamed_when_a_run_continues_earlier(checkpoints):
     save_all(checkpoints, {10: 1.0, 20: 2.0})
     damage_by_flip(folder_of(checkpoints, 20) / "state" / "manifest.ocdbt")
     step, _, _ = checkpoints.restore("last", small_state(0))
@@ -305,7 +308,7 @@ def test_a_run_that_goes_on_from_an_earlier_step_sets_the_later_aside(checkpoint
     assert (checkpoints._folder / "superseded_step_000000000020_again").is_dir()
 
 
-def test_what_was_just_saved_stays_whatever_is_newer(tmp_path):
+def test_the_newest_save_remains_with_any_step(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep_last=1, keep_best=0)
     checkpoints.save(100, small_state(1), {})
     checkpoints.save(50, small_state(2), {})
@@ -339,7 +342,7 @@ MISMATCHES = {
 
 
 @pytest.mark.parametrize("case", MISMATCHES)
-def test_another_state_is_an_error_that_names_the_leaf(checkpoints, case):
+def test_a_different_state_raises_an_error_that_names_the_leaf(checkpoints, case):
     save_all(checkpoints, {10: 1.0, 20: 2.0})
     with pytest.raises(UsageError) as error:
         checkpoints.restore("last", MISMATCHES[case].like)
@@ -361,7 +364,7 @@ def test_leaves_are_matched_by_path_not_by_position(checkpoints):
     assert float(restored.first[0]) == 1.0 and float(restored.second[0]) == 0.0
 
 
-def test_what_others_put_into_the_folder_stays(tmp_path):
+def test_unknown_files_in_the_folder_are_not_changed(tmp_path):
     names = [
         "notes",
         "step_7",
@@ -397,13 +400,13 @@ def test_a_failed_save_is_reported_once_and_the_next_can_succeed(tmp_path):
     assert checkpoints.steps() == [10]
 
 
-def test_mistakes_are_errors_that_say_so(tmp_path):
+def test_invalid_arguments_raise_usage_error(tmp_path):
     checkpoints = Checkpoints(tmp_path / "none")
     with pytest.raises(UsageError, match="No checkpoint exists"):
         checkpoints.restore("last", small_state(0))
     assert not (tmp_path / "none").exists()
     with pytest.raises(UsageError, match=r"\['activation'\].*function"):
-        checkpoints.save(1, {"activation": test_mistakes_are_errors_that_say_so}, {})
+        checkpoints.save(1, {"activation": test_invalid_arguments_raise_usage_error}, {})
     with pytest.raises(UsageError, match="must have at least one element, got none"):
         checkpoints.save(1, {"nothing": jnp.zeros((0, 4))}, {})
     checkpoints.save(1, small_state(0), {})
@@ -435,8 +438,8 @@ print(peak() - before)
 """
 
 
-def test_what_is_large_is_saved_without_a_copy(tmp_path):
-    """The state has 400 MB; half of it is allowed for the noise of allocators."""
+def test_large_states_are_saved_without_a_copy(tmp_path):
+    """The state has 400 MB, and the limit of 200 MB allows for the noise of allocators."""
     output = subprocess.run(
         [sys.executable, "-c", SAVE_LARGE, str(tmp_path)],
         capture_output=True,
@@ -455,13 +458,14 @@ checkpoints = Checkpoints(sys.argv[1], keep_last=3, keep_best=1)
 step = int(sys.argv[2])
 while True:
     step += 1
-    checkpoints.save(step, {f"leaf {i}": jnp.full((100, 100), float(step)) for i in range(10)}, {"return_mean": -float(step)})
+    checkpoints.save(step, {f"leaf {i}": jnp.full((100, 100), float(step)) for i in range(10)}, \
+{"return_mean": -float(step)})
     checkpoints.wait()
     print(step, flush=True)
 """
 
 
-def test_kill_in_the_middle_leaves_whole_checkpoints_only(tmp_path):
+def test_killing_a_save_leaves_only_complete_checkpoints(tmp_path):
     folder = tmp_path / "checkpoints"
     like = {f"leaf {i}": jnp.zeros((100, 100)) for i in range(10)}
     cut_short = 0

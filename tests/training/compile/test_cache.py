@@ -1,4 +1,4 @@
-"""The cache of compiled programs: a second start reads them, and no failure of it ends a command or goes unsaid."""
+"""Tests of the cache of compiled programs: reuse, and warnings instead of errors."""
 
 import os
 import socket
@@ -22,12 +22,18 @@ if "crash" in sys.argv:
     os.kill(os.getpid(), signal.SIGKILL)
 if "settle" in sys.argv:
     cache.confirm_start()
-print(float(value.sum()), sum("cache_hits" in name for name in seen), jax.config.jax_compilation_cache_dir)
+print(float(value.sum()), sum("cache_hits" in name for name in seen), \
+jax.config.jax_compilation_cache_dir)
 """
 
 
 def start(cache: Path | str, *words: str, **environment: str) -> tuple[int, str, int, str, str]:
-    """Exit code, value, how many programs were read, the cache's folder and what was said of a process that compiles."""
+    """Return the results of a process that compiles.
+
+    Returns:
+        Exit code, value, number of programs that were read, folder of the cache, and standard
+        error.
+    """
     given = {"ROLLAX_COMPILATION_CACHE": str(cache), "JAX_PLATFORMS": "cpu"} | environment
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     done = subprocess.run(
@@ -53,7 +59,7 @@ def programs(cache: Path) -> set[str]:
 
 
 @pytest.mark.quick
-def test_a_second_start_reads_what_the_first_wrote(tmp_path: Path) -> None:
+def test_a_second_start_reads_the_programs_of_the_first(tmp_path: Path) -> None:
     _, value, hits, folder, said = start(tmp_path, "settle")
     written = programs(tmp_path)
     assert hits == 0 and written and not said and Path(folder).parent == tmp_path
@@ -62,7 +68,7 @@ def test_a_second_start_reads_what_the_first_wrote(tmp_path: Path) -> None:
     assert not list(folder_of(tmp_path).glob("starting-*"))
 
 
-def test_it_can_be_off_and_leaves_the_user_s_own_alone(tmp_path: Path) -> None:
+def test_the_cache_can_be_disabled_or_replaced_by_the_user(tmp_path: Path) -> None:
     code, _, _, folder, said = start("off")
     assert (code, folder, said) == (0, "None", "")
     own = tmp_path / "own"
@@ -71,7 +77,7 @@ def test_it_can_be_off_and_leaves_the_user_s_own_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "ours").exists()
 
 
-def test_damaged_programs_are_said_and_removed(tmp_path: Path) -> None:
+def test_damaged_programs_are_reported_and_removed(tmp_path: Path) -> None:
     _, value, *_ = start(tmp_path)
     for path in folder_of(tmp_path).glob("*-cache"):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -85,7 +91,7 @@ def test_damaged_programs_are_said_and_removed(tmp_path: Path) -> None:
     assert start(tmp_path)[4] == "" and programs(tmp_path)
 
 
-def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     code, _, _, folder, said = start(tmp_path / "file")
     assert (
@@ -97,8 +103,8 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a process is asked for by a signal")
-def test_after_a_crash_it_is_emptied_and_after_two_off(tmp_path: Path) -> None:
-    """A good start that read programs in between makes the next crash the first one again."""
+def test_the_cache_is_emptied_after_one_crash_and_disabled_after_two(tmp_path: Path) -> None:
+    """After a successful start with the cache, the next crash counts as the first one."""
     start(tmp_path)
     assert start(tmp_path, "crash")[0] == -9
     assert len(list(folder_of(tmp_path).glob("starting-*"))) == 1
@@ -108,22 +114,22 @@ def test_after_a_crash_it_is_emptied_and_after_two_off(tmp_path: Path) -> None:
         and "A command ended abruptly while it started" in said
         and said.count("warning:") == 1
     )
-    assert start(tmp_path)[2] > 0  # a good one
+    assert start(tmp_path)[2] > 0  # a successful start
     start(tmp_path, "crash")
     start(tmp_path)  # empties it
     start(tmp_path, "crash")
     _, _, hits, folder, said = start(tmp_path)
     assert (hits, folder) == (0, "None")
     assert (
-        f"2 commands ended abruptly while starting with it. To enable it again, run: rm -r {tmp_path}"
-        in said
-    )
+        "2 commands ended abruptly while starting with it. To enable it again, run: rm -r "
+        f"{tmp_path}"
+    ) in said
     assert start(tmp_path)[3] == "None"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a process is asked for by a signal")
-def test_marks_of_others_are_left(tmp_path: Path) -> None:
-    """Of a process that runs, of another machine, and nothing but what is the cache's own is removed."""
+def test_markers_of_other_processes_are_not_removed(tmp_path: Path) -> None:
+    """These are markers of a running process and of another machine, and unrelated files."""
     start(tmp_path)
     folder = folder_of(tmp_path)
     marks = [

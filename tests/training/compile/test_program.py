@@ -23,7 +23,7 @@ def evaluation_keys(spec: Spec) -> np.ndarray:
 
 
 def test_members_share_the_evaluation_seed() -> None:
-    """They start from the same states as a run whose seed it is, and otherwise each from its own."""
+    """With an evaluation seed, all members start from the same states."""
     own, shared = (evaluation_keys(make(seed=3, seeds=2, eval_seed=seed)) for seed in (None, 3))
     expected = [jax.random.key_data(keys.evaluation_key(seed)) for seed in (3, 4)]
     assert np.array_equal(own, np.stack(expected))

@@ -1,4 +1,4 @@
-"""The map of an archive on the terminal: the best of every block, and only where a person looks."""
+"""Tests of the map of an archive on the terminal, which shows the best elite of every block."""
 
 import io
 from pathlib import Path
@@ -37,8 +37,8 @@ def elites_of(number: int, is_grid: bool, seed: int = 0) -> Elites:
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (32, 16), (40, 20), (100, 100), (33, 5)])
-def test_blocks_are_of_whole_cells(shape: tuple[int, int]) -> None:
-    """Every cell counts in one block, next to those it is next to; none has less than a block of its own."""
+def test_blocks_consist_of_whole_cells(shape: tuple[int, int]) -> None:
+    """Every cell belongs to one block in the same order, and blocks are at least one cell."""
     found = elites_of(shape[0] * shape[1], True)
     values = compute_block_fitness(found, shape, LOW, HIGH)
     rows, columns = values.shape
@@ -56,7 +56,10 @@ def test_blocks_are_of_whole_cells(shape: tuple[int, int]) -> None:
 
 
 def test_blocks_without_a_grid() -> None:
-    """The best whose descriptor is in it; of Voronoi cells also where none is, the cell that the middle is in."""
+    """A block has the best elite whose descriptor is inside.
+
+    A block without such an elite has that of the Voronoi cell at its center.
+    """
     found = elites_of(300, False)
     population = found._replace(center=found.solutions.descriptor)
     best = np.full((MAP_ROWS, MAP_COLUMNS), np.nan)
@@ -81,8 +84,8 @@ def test_blocks_without_a_grid() -> None:
             )
 
 
-def test_what_is_drawn() -> None:
-    """The second descriptor upwards, shades by quarters, blank where there is nothing."""
+def test_the_drawn_map() -> None:
+    """The second descriptor points upwards, shades are quartiles, and empty blocks are blank."""
     text = draw_map(np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]]), "title")
     title, upper, lower, legend = text.plain.splitlines()
     assert title == "title" and legend.startswith("  fitness ░ 1 to 2")
@@ -90,7 +93,7 @@ def test_what_is_drawn() -> None:
 
 
 class NoPicture:
-    """A display of a user's own, of before there were pictures."""
+    """Custom display without the method `picture`."""
 
     def message(self, text: str) -> None: ...
     def status(self, text: str) -> None: ...
@@ -107,8 +110,8 @@ def refuse() -> Text:
     raise AssertionError("nobody sees it")
 
 
-def test_only_where_there_is_room() -> None:
-    """A pipe, a small terminal and a display without pictures never ask for one."""
+def test_a_map_is_drawn_only_with_enough_space() -> None:
+    """It is not computed for a pipe, a small terminal or a display without pictures."""
     ResilientDisplay(LineDisplay(silent=True)).picture(refuse)
     ResilientDisplay(NoPicture()).picture(refuse)  # pyright: ignore[reportArgumentType]
     for size in ((40, 40), (100, 12)):
@@ -117,13 +120,13 @@ def test_only_where_there_is_room() -> None:
         show.close()
     show, file = live()
     ResilientDisplay(show).picture(lambda: Text("a map"))
-    show.picture(lambda: None)  # which leaves the one before
+    show.picture(lambda: None)  # keeps the previous map
     show.close()
     assert "a map" in file.getvalue()
 
 
-def test_how_far_it_is_stands_in_a_narrow_terminal() -> None:
-    """Figures take more lines where there is no room for them; none of them is cut off."""
+def test_progress_in_a_narrow_terminal() -> None:
+    """Figures use more lines if they do not fit, and none is truncated."""
     show, file = live(width=80)
     figures = {
         "coverage": "0.9727",
@@ -145,10 +148,10 @@ def test_how_far_it_is_stands_in_a_narrow_terminal() -> None:
     ("figures", "unit"),
     [({"evaluations/s": "5"}, "evaluations"), ({"steps/s": "5"}, "steps"), ({}, "steps")],
 )
-def test_lines_say_what_is_counted(
+def test_lines_name_the_unit_of_progress(
     capsys: pytest.CaptureFixture, figures: dict[str, str], unit: str
 ) -> None:
-    """Evaluations of solutions, or steps of the environment."""
+    """The unit is evaluations of solutions or steps of the environment."""
     LineDisplay().progress(320, 1_000, figures)
     assert capsys.readouterr().out.startswith(f"320/1,000 {unit}")
 
@@ -185,10 +188,10 @@ def test_a_run_shows_its_archive_at_evaluations(
     assert found is not None
     number = sum(found.plain.split("fitness")[0].count(shade) for shade in SHADES)
     cells = policy.elites()["place"] // getattr(policy.spec.config, "front_size", 1)
-    assert number == len(set(cells.tolist()))  # a block for each cell of so small a grid
+    assert number == len(set(cells.tolist()))  # the grid is small, so each cell has a block
 
 
-def test_the_bar_has_numbers_as_the_lines_have_them() -> None:
+def test_the_bar_formats_metrics_like_the_lines() -> None:
     seen: list[dict[str, str]] = []
     spec = SimpleNamespace(
         total_updates=2,
@@ -206,15 +209,15 @@ def test_the_bar_has_numbers_as_the_lines_have_them() -> None:
 
 
 def with_elites(policy: rollax.Policy, archive: Any, found: Elites) -> Any:
-    """The algorithm of a policy whose archive has these places."""
+    """Return the algorithm of a policy with these elites in its archive."""
     other = archive._replace(elites=lambda state: found)
     return policy.algorithm._replace(
         archived=policy.algorithm.archived._replace(archive=lambda state: (other, None))
     )
 
 
-def test_other_runs_show_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an archive, with several members, and with descriptors of another number of dimensions."""
+def test_other_runs_show_no_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are runs without an archive, with several members, or without two descriptors."""
     assert "archive at" not in trained(tmp_path / "seeds", seeds=2)
     assert "archive at" not in trained(
         tmp_path / "ppo", "ppo", "probe/one-action", config={}, total_steps=64

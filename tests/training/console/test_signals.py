@@ -1,4 +1,4 @@
-"""What an interrupt does: it is acknowledged at once, the caller hears of it after saving, and a second one aborts."""
+"""Tests of interrupts: acknowledgment, an exception after saving, and abort."""
 
 import signal
 import subprocess
@@ -20,7 +20,7 @@ from rollax.training.console.signals import get_interrupt_result, set_activity, 
 from support.command import Command
 from support.runs import FRAMES, NETWORK, SMALL, SMALL_WORDS, Script, newest, options
 
-# An environment whose step takes XLA long to compile.
+# An environment whose step takes XLA a long time to compile.
 SLOW = """
 import equinox as eqx, jax, jax.numpy as jnp
 import rollax
@@ -42,7 +42,8 @@ class Slow(eqx.Module):
         for _ in range(120):
             x = jnp.sin(x @ x) + jnp.cumsum(jnp.sort(x, axis=0), axis=1) * 0.1
         no = jnp.zeros((), bool)
-        return Transition(state + 1, jnp.clip(x[0], -10, 10), jnp.float32(1), no, state + 1 >= 20, {})
+        return Transition(state + 1, jnp.clip(x[0], -10, 10), jnp.float32(1), no, \
+state + 1 >= 20, {})
 
 rollax.register("mine/Slow", Slow)
 """
@@ -50,7 +51,7 @@ rollax.register("mine/Slow", Slow)
 
 @pytest.fixture
 def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """A process that compiles for long."""
+    """Return a process that compiles for a long time."""
     (tmp_path / "slow_module.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     words = [
@@ -73,7 +74,10 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Comma
 
 
 def test_an_interrupt_while_compiling(compiling: Command) -> None:
-    """XLA keeps the main thread from signal handlers. The first interrupt is acknowledged, the second ends the process."""
+    """XLA blocks signal handlers of the main thread.
+
+    The first interrupt is acknowledged, and the second ends the process.
+    """
     compiling.process.send_signal(signal.SIGINT)
     compiling.wait_for(r"^Stopping after this compilation\. Press Ctrl-C again to abort\.$")
     assert not any(line.startswith("Compiled in") for line in compiling.out), (
@@ -98,8 +102,8 @@ def interrupt_at(event: str) -> Callable[[str, str], None]:
     return react
 
 
-def test_a_loop_over_runs_ends_at_an_interrupt(train: Callable, tmp_path: Path) -> None:
-    """The run is saved first; the exception names its folder and has its result."""
+def test_an_interrupt_ends_a_loop_over_runs(train: Callable, tmp_path: Path) -> None:
+    """The run is saved first. The exception names its folder and has its result."""
     begun = []
     with pytest.raises(KeyboardInterrupt, match=str(tmp_path / "run-0")) as raised:
         for index in range(2):
@@ -115,8 +119,8 @@ def test_a_loop_over_runs_ends_at_an_interrupt(train: Callable, tmp_path: Path) 
 
 
 @pytest.mark.quick
-def test_an_interrupt_as_the_run_ends(train: Callable, tmp_path: Path) -> None:
-    """There is nothing left to stop, but the loop that the run is in still is."""
+def test_an_interrupt_at_the_end_of_a_run(train: Callable, tmp_path: Path) -> None:
+    """The run is done, but a loop over runs should still end."""
 
     def react(kind: str, text: str) -> None:
         if text.startswith("Finished "):
@@ -127,7 +131,7 @@ def test_an_interrupt_as_the_run_ends(train: Callable, tmp_path: Path) -> None:
     assert get_interrupt_result(raised.value).status == "done"
 
 
-def test_a_quiet_run_acknowledges_too(capsys: pytest.CaptureFixture) -> None:
+def test_a_quiet_run_acknowledges_an_interrupt(capsys: pytest.CaptureFixture) -> None:
     with stop_on_signals(notify_fn=LineDisplay(silent=True).message), set_activity("evaluation"):
         signal.raise_signal(signal.SIGINT)
     assert (
@@ -136,7 +140,7 @@ def test_a_quiet_run_acknowledges_too(capsys: pytest.CaptureFixture) -> None:
 
 
 def test_an_interrupt_of_a_study(tmp_path: Path) -> None:
-    """It is saved, its later settings are not begun, and it goes on."""
+    """The study is saved, and does not start other settings until it is continued."""
     given = {
         "config": SMALL,
         "network": {"hidden": (8,)},
@@ -157,8 +161,8 @@ def test_an_interrupt_of_a_study(tmp_path: Path) -> None:
     assert [row.state for row in swept.rows] == ["COMPLETE", "COMPLETE"]
 
 
-def test_a_simulator_is_not_played_to_the_end(tmp_path: Path) -> None:
-    """An evaluation on the host is abandoned at the next step, and done again when the run goes on."""
+def test_an_interrupt_stops_an_evaluation_of_a_simulator(tmp_path: Path) -> None:
+    """The evaluation stops at the next step, and is repeated when the run is resumed."""
     pytest.importorskip("gymnasium")
     played = []
 
@@ -181,8 +185,8 @@ def test_a_simulator_is_not_played_to_the_end(tmp_path: Path) -> None:
     assert rollax.resume(tmp_path / "run", show=Script()).status == "done"
 
 
-def test_what_runs_elsewhere_can_be_left() -> None:
-    """An exception in the waiting thread abandons the work, whose own errors arrive."""
+def test_waiting_for_background_work_can_be_interrupted() -> None:
+    """An exception in the waiting thread abandons the work. Errors of the work are raised."""
     release = threading.Event()
 
     def interrupt(number: int, frame: Any) -> None:
@@ -207,8 +211,8 @@ def test_what_runs_elsewhere_can_be_left() -> None:
     )
 
 
-def test_a_script_ends_although_work_was_abandoned(tmp_path: Path) -> None:
-    """Python would crash while it ends and XLA still compiles; after an interrupt it does not wait either."""
+def test_a_script_ends_with_abandoned_work(tmp_path: Path) -> None:
+    """Python would crash if it ended while XLA compiles. After an interrupt it does not wait."""
     script = """
 import threading
 from rollax.training.compile import background

@@ -1,4 +1,4 @@
-"""Warnings for archives: fitness below the thresholds of CMA-MAE, whose elites are kept, and negative QD scores."""
+"""Tests of warnings about archives: fitness below thresholds, and negative QD scores."""
 
 import dataclasses
 import json
@@ -42,7 +42,10 @@ def train(
 def test_elites_do_not_need_to_exceed_a_threshold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The fitness of the arm is never above 0, where thresholds start: the run has its elites, and says what to set."""
+    """Thresholds start at 0, which the fitness of the arm never exceeds.
+
+    The run has elites, and a warning names a suitable start.
+    """
     policy = train(tmp_path / "run")
     table = policy.elites()
     assert len(table["fitness"]) > 3 and np.all(table["fitness"] <= 0)
@@ -92,8 +95,8 @@ def test_without_rejections_there_is_no_warning(
     assert "threshold" not in "".join(capsys.readouterr())
 
 
-def test_it_is_warned_of_whoever_scores() -> None:
-    """Once, after the first batch; the value that the warning names works."""
+def test_the_threshold_warning_of_ask_and_tell() -> None:
+    """It is raised once, after the first batch, and names a suitable start."""
 
     def score(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return -np.sum(x**2, axis=1) - 1, np.tanh(x[:, :2])
@@ -112,7 +115,7 @@ def test_it_is_warned_of_whoever_scores() -> None:
         rollax.AskTell("cma_me", 5, (-1, -1), (1, 1)).ask()
 
 
-def test_what_is_suggested_is_below() -> None:
+def test_the_suggested_threshold_is_below_the_lowest_fitness() -> None:
     for lowest in (-1e6, -13.2, -1.0, -1e-4, 0.0, 0.3, 250.0):
         assert suggest_threshold(lowest) < lowest
     assert suggest_threshold(-13.2) == -15
@@ -134,7 +137,7 @@ def test_what_is_suggested_is_below() -> None:
 
 
 def test_merged_thresholds_are_the_largest(tmp_path: Path) -> None:
-    """Of every cell; also from the folder, and where one of the archives has none."""
+    """Compare each cell, also after loading, and if one of the archives has no thresholds."""
     settings = {"threshold_start": -3.0, "archive_learning_rate": 0.2}
     a, b = (train(tmp_path / f"run-{seed}", seed=seed, **settings) for seed in (0, 1))
     merged = rollax.merge_archives([a, b], folder=tmp_path / "merged")
@@ -153,8 +156,8 @@ def test_merged_thresholds_are_the_largest(tmp_path: Path) -> None:
     assert len(both.elites()["place"]) >= len(a.elites()["place"])
 
 
-def test_an_empty_archive_names_its_cause(tmp_path: Path) -> None:
-    """Nothing is finite, or nothing was evaluated."""
+def test_the_error_of_an_empty_archive_names_the_cause(tmp_path: Path) -> None:
+    """No solution is finite, or no solution was evaluated."""
     policy = train(tmp_path / "run")
     archive, state = selection.get_archive(policy)
     empty = policy.algorithm.archived.with_archive(policy.state, archive.empty(state))

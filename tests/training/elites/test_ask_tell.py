@@ -1,4 +1,4 @@
-"""Solutions that are scored outside of JAX."""
+"""Tests of searches with solutions that are scored outside of JAX."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ SETTINGS: Any = {
 
 
 def score(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Best at 1 in every dimension; described by the first two numbers."""
+    """Return the fitness, which is best at 1, and the first two numbers as descriptors."""
     return -np.sum((x - 1) ** 2, axis=1), x[:, :2]
 
 
@@ -26,7 +26,7 @@ def search(name: str, **arguments: Any) -> AskTell:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_it_finds_many_good_ones(name: str) -> None:
+def test_a_search_finds_many_good_solutions(name: str) -> None:
     it = search(name)
     for _ in range(60):
         x = it.ask()
@@ -40,8 +40,8 @@ def test_it_finds_many_good_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_saved_search_goes_on(tmp_path: Path, asked: bool) -> None:
-    """As if it had never stopped, also when solutions had been asked for."""
+def test_a_saved_search_continues_exactly(tmp_path: Path, asked: bool) -> None:
+    """This includes solutions that were asked for before it was saved."""
     whole, first = search("cma_me"), search("cma_me", folder=tmp_path)
     for it in (whole, first):
         for _ in range(5):
@@ -71,10 +71,10 @@ def test_a_saved_search_goes_on(tmp_path: Path, asked: bool) -> None:
         ),
     ],
 )
-def test_another_search_does_not_go_on(
+def test_a_folder_of_another_search_raises_usage_error(
     tmp_path: Path, name: str, changes: dict[str, Any], message: str
 ) -> None:
-    """Elites would be in cells that are not theirs, or settings pass for what they are not."""
+    """Elites would be in wrong cells, or settings would be wrong."""
     first = search("cma_me", folder=tmp_path)
     first.tell(*score(first.ask()))
     first.save()
@@ -88,7 +88,7 @@ def test_another_search_does_not_go_on(
         AskTell(name, 4, **arguments)
 
 
-def test_several_objectives_are_told_of() -> None:
+def test_several_objectives() -> None:
     config = {"batch_size": 30, "grid": (4, 4), "iso_sigma": 0.2, "reference": (-9.0, -9.0)}
     it = AskTell("mome", 4, (-2, -2), (2, 2), config=config)
     for _ in range(40):
@@ -101,15 +101,14 @@ def test_several_objectives_are_told_of() -> None:
         values = it.tell(
             fitness, descriptor, np.stack([fitness, -np.sum(it.ask() ** 2, axis=1)], axis=1)
         )
-    assert (
-        70 < values["hypervolume"] < 78.34 and values["front_mean"] > 1
-    )  # 78.33 of the true front
+    # The true front has 78.33.
+    assert 70 < values["hypervolume"] < 78.34 and values["front_mean"] > 1
     with pytest.raises(UsageError, match=r"objectives must have shape \[30, 0\]"):
         other = search("map_elites")
         other.tell(*score(other.ask()), np.zeros((30, 2)))
 
 
-def test_what_was_not_scored_does_not_enter() -> None:
+def test_solutions_without_a_score_are_not_inserted() -> None:
     it = search("map_elites", start=[0.5, 0.5, 0.5, 0.5])
     x = it.ask()
     fitness, descriptor = score(x)
@@ -118,7 +117,7 @@ def test_what_was_not_scored_does_not_enter() -> None:
     assert set(it.elites()["solution"][:, 0]) <= set(x[1::2, 0])
 
 
-def test_what_is_refused() -> None:
+def test_invalid_arguments_of_ask_tell_raise_usage_error() -> None:
     it = search("map_elites")
     with pytest.raises(UsageError, match="Call `ask` first"):
         it.tell(np.zeros(30), np.zeros((30, 2)))
@@ -163,7 +162,10 @@ def test_what_is_refused() -> None:
             AskTell(*arguments)
     with pytest.raises(
         UsageError,
-        match=r"the search needs .* GB, but only .* GB are available. Use fewer cells or dimensions",
+        match=(
+            r"the search needs .* GB, but only .* GB are available. Use fewer cells or "
+            r"dimensions"
+        ),
     ):
         AskTell("map_elites", 3, (0, 0), (1, 1), config={"grid": (40_000, 40_000)})
     for start, message in (
@@ -178,20 +180,22 @@ def test_what_is_refused() -> None:
 @pytest.mark.parametrize(
     "fitness", [["1"] * 30, [[1]] * 15 + [[1, 2]] * 15, np.full(30, 1j), {"a": 1}]
 )
-def test_scores_are_real_numbers(fitness: Any) -> None:
+def test_scores_must_be_real_numbers(fitness: Any) -> None:
     it = search("map_elites")
     it.ask()
     with pytest.raises(
         UsageError, match=r"fitness must be an array of real numbers, with NaN for missing ones"
     ):
         it.tell(fitness, np.zeros((30, 2)))
-    assert (
-        it.tell([None] * 29 + [1e300], np.zeros((30, 2)))["nonfinite"] == 30
-    )  # still waits for its scores; beyond float32
+    # None is a missing score, and 1e300 exceeds float32.
+    assert it.tell([None] * 29 + [1e300], np.zeros((30, 2)))["nonfinite"] == 30
 
 
 def test_me_es_inserts_the_offspring_once_with_its_mean_scores() -> None:
-    """Scores of one solution that differ count as their mean; those of pairs are for the gradient alone."""
+    """Different scores of one solution are averaged.
+
+    Scores of pairs are used for gradients only.
+    """
     it = AskTell(
         "me_es", 4, (-2, -2), (2, 2), config={"batch_size": 12, "grid": (8, 8), "sigma": 0.1}
     )

@@ -1,4 +1,4 @@
-"""Archives as data: a merged one is the archive of all solutions, and two are compared cell by cell."""
+"""Tests of merging archives, and of comparing two archives cell by cell."""
 
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[rollax.Poli
 
 @settings(deadline=None, max_examples=50)
 @given(BATCHES, BATCHES)
-def test_a_merged_archive_is_that_of_all_solutions(first: list[Any], second: list[Any]) -> None:
-    """Elites of two archives added at once to an empty one, against one archive to which everything was added."""
+def test_a_merged_archive_equals_that_of_all_solutions(first: list[Any], second: list[Any]) -> None:
+    """Elites of two archives are added at once, and compared with one archive of all solutions."""
     archive, add = compiled(None)
     parts, everything, number = [], archive.init(jax.random.key(0), EXAMPLE), 1
     for batches in (first, second):
@@ -58,9 +58,8 @@ def test_a_merged_archive_is_that_of_all_solutions(first: list[Any], second: lis
         found = archive.elites(state)
         rows = np.flatnonzero(found.mask)
         parts.append(jax.tree.map(lambda x, rows=rows: np.asarray(x)[rows], found.solutions))
-    assume(
-        any(len(part.fitness) for part in parts)
-    )  # without any there is nothing to merge, which is refused before
+    # Merging without elites raises an error before.
+    assume(any(len(part.fitness) for part in parts))
     merged = insert_elites(archive, state, jax.tree.map(lambda *rows: np.concatenate(rows), *parts))
     assert contents(archive, merged) == contents(archive, everything)
     assert int(merged.filled) == int(everything.filled)
@@ -69,7 +68,7 @@ def test_a_merged_archive_is_that_of_all_solutions(first: list[Any], second: lis
 
 
 @pytest.mark.parametrize("kind", ["grid", "voronoi", "thresholds"])
-def test_of_runs_it_has_the_best_of_every_cell(runs: Any, kind: str) -> None:
+def test_a_merged_archive_has_the_best_of_every_cell(runs: Any, kind: str) -> None:
     a, b = runs[kind]
     merged = rollax.merge_archives([a, b])
 
@@ -88,7 +87,7 @@ def test_of_runs_it_has_the_best_of_every_cell(runs: Any, kind: str) -> None:
     assert merged.step == a.step + b.step and "Merged from 2 archives" in merged.warnings[0]
 
 
-def test_of_populations_it_is_the_population_of_all(runs: Any) -> None:
+def test_merged_populations_equal_the_population_of_all(runs: Any) -> None:
     a, b = runs["population"]
     archive, state = selection.get_archive(a)
     everyone = jax.tree.map(
@@ -102,7 +101,7 @@ def test_of_populations_it_is_the_population_of_all(runs: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_alone_an_archive_is_merged_to_itself(runs: Any, kind: str) -> None:
+def test_merging_one_archive_changes_nothing(runs: Any, kind: str) -> None:
     a = runs[kind][0]
     for name, column in rollax.merge_archives([a]).elites().items():
         np.testing.assert_array_equal(column, a.elites()[name])
@@ -112,7 +111,7 @@ def test_alone_an_archive_is_merged_to_itself(runs: Any, kind: str) -> None:
 
 
 def test_a_merged_archive_is_a_run(runs: Any, tmp_path: Path) -> None:
-    """Its folder loads as the same archive, and goes on from it."""
+    """Its folder can be loaded and resumed."""
     merged = rollax.merge_archives(runs["voronoi"], folder=tmp_path / "merged")
     loaded = rollax.load(tmp_path / "merged")
     for x, y in zip(
@@ -142,7 +141,7 @@ def test_a_merged_archive_is_a_run(runs: Any, tmp_path: Path) -> None:
 
 
 def test_members_of_a_population_are_merged(tmp_path: Path) -> None:
-    """With the settings of the first one's own."""
+    """The result has the settings of the first one."""
     folder = tmp_path / "members"
     trained(folder, sweep={"iso_sigma": [0.01, 0.3]}, network={})
     members = [rollax.load(folder, member=i) for i in (1, 0)]
@@ -157,7 +156,7 @@ def test_members_of_a_population_are_merged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.elites()["fitness"], merged.elites()["fitness"])
 
 
-def test_a_comparison_is_one_by_hand(runs: Any) -> None:
+def test_a_comparison_by_hand(runs: Any) -> None:
     a, b = runs["grid"]
     found = rollax.compare_archives(a, b)
     by_place = [
@@ -183,7 +182,7 @@ def test_a_comparison_is_one_by_hand(runs: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["voronoi", "population", "thresholds"])
-def test_other_kinds_are_compared_in_the_cells_of_the_first(runs: Any, kind: str) -> None:
+def test_other_archives_are_compared_in_the_cells_of_the_first(runs: Any, kind: str) -> None:
     a, b = runs["grid"][0], runs[kind][1]
     part, best = collect_elites(b), {}
     cells = np.clip(np.floor(part.descriptor * 8), 0, 7).astype(int) @ np.array([8, 1])
@@ -196,16 +195,15 @@ def test_other_kinds_are_compared_in_the_cells_of_the_first(runs: Any, kind: str
         if not np.isnan(f)
     } == best
     assert found.metrics_b["coverage"] == pytest.approx(len(best) / 64)
-    assert found.metrics_b["qd_score"] == pytest.approx(
-        sum(best.values()) + len(best), rel=1e-5
-    )  # the offset of arms is 1
+    # The offset of arms is 1.
+    assert found.metrics_b["qd_score"] == pytest.approx(sum(best.values()) + len(best), rel=1e-5)
     back = rollax.compare_archives(b, a).numbers()
     assert back["coverage_a"] == pytest.approx(
         float(b.algorithm.state_metrics(b.state)["coverage"])
     )
 
 
-def test_what_does_not_go_together(runs: Any, tmp_path: Path) -> None:
+def test_incompatible_archives_raise_usage_error(runs: Any, tmp_path: Path) -> None:
     a = runs["grid"][0]
     longer = trained(tmp_path / "longer", arguments={"joints": 9})
     other = trained(tmp_path / "sphere", environment="task/sphere", arguments={"dimensions": 8})
@@ -224,7 +222,8 @@ def test_what_does_not_go_together(runs: Any, tmp_path: Path) -> None:
         match="Solutions of map_elites must have the shapes of those of the first archive",
     ):
         rollax.merge_archives([a, longer])
-    assert rollax.compare_archives(a, longer).numbers()["both"] > 0  # solutions need not be alike
+    # solutions may have different shapes
+    assert rollax.compare_archives(a, longer).numbers()["both"] > 0
     with pytest.raises(UsageError, match="runs must contain at least one archive"):
         rollax.merge_archives([])
     for alone in (str(tmp_path), tmp_path, a, None):

@@ -1,4 +1,4 @@
-"""The corrected archive: its elites played anew, against one by hand; of what has no noise it is the archive."""
+"""Tests of corrected archives, whose elites are re-evaluated."""
 
 import dataclasses
 from pathlib import Path
@@ -46,7 +46,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> rollax.Policy:
 
 
 def same_archive(a: dict[str, np.ndarray], b: dict[str, np.ndarray], per_cell: int = 1) -> None:
-    """Where cells have several places, an elite may be at another of them."""
+    """Check that archives are equal, except for the place of an elite within its cell."""
     np.testing.assert_array_equal(a["place"] // per_cell, b["place"] // per_cell)
     for name in set(a) - {"place"}:
         np.testing.assert_allclose(a[name], b[name], rtol=1e-6, atol=1e-7)
@@ -63,7 +63,7 @@ def same_archive(a: dict[str, np.ndarray], b: dict[str, np.ndarray], per_cell: i
     ],
     ids=["grid", "voronoi", "thresholds", "population", "fronts"],
 )
-def test_of_a_closed_form_it_is_the_archive(
+def test_correction_of_a_closed_form_changes_nothing(
     tmp_path: Path, algorithm: str, config: dict[str, Any]
 ) -> None:
     policy = trained(
@@ -82,10 +82,10 @@ def test_of_a_closed_form_it_is_the_archive(
     assert numbers["fitness_loss"] == pytest.approx(0, abs=1e-6)
 
 
-def test_without_noise_it_is_the_archive_however_it_is_played(
+def test_correction_without_noise_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In blocks of 7 episodes, 3 for each elite."""
+    """Episodes run in blocks of 7, with 3 episodes per elite."""
     policy = maze(tmp_path / "run", 0.0)
     monkeypatch.setattr(correcting, "MAX_PARALLEL_EPISODES", 7)
     numbers, corrected = policy.correct_archive(3, KEY)
@@ -99,8 +99,8 @@ def test_without_noise_it_is_the_archive_however_it_is_played(
     )
 
 
-def test_under_noise_it_is_one_by_hand(noisy: rollax.Policy) -> None:
-    """Of the same scores: in every cell the best mean, and what is said of those that left theirs."""
+def test_correction_with_noise_by_hand(noisy: rollax.Policy) -> None:
+    """Every cell has the best mean, and metrics describe elites that left their cell."""
     numbers, corrected = noisy.correct_archive(3, KEY)
     table, found = noisy.elites(), selection.get_elites(noisy)
     places = np.sort(table["place"])
@@ -124,12 +124,14 @@ def test_under_noise_it_is_one_by_hand(noisy: rollax.Policy) -> None:
         numbers["kept_cell"] == pytest.approx(np.mean(cells == places))
         and 0 < numbers["kept_cell"] < 1
     )
-    assert noisy.correct_archive(3, KEY)[0] == numbers  # by the same key the same
+    assert noisy.correct_archive(3, KEY)[0] == numbers  # the same key gives the same result
     assert noisy.correct_archive(3, jax.random.key(8))[0] != numbers
 
 
-def test_what_is_not_finite_is_gone(noisy: rollax.Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One elite without a fitness and one without a descriptor: neither is left, and neither counts as in its cell."""
+def test_nonfinite_elites_are_removed(
+    noisy: rollax.Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One elite has no fitness and one has no descriptor. Neither counts as in its cell."""
 
     def spoilt(
         policy: Any, solutions: Any, num_episodes: int, key: jax.Array
@@ -153,13 +155,15 @@ def test_what_is_not_finite_is_gone(noisy: rollax.Policy, monkeypatch: pytest.Mo
 
 
 def with_archive(policy: rollax.Policy, archive: Any, state: Any) -> rollax.Policy:
-    """The policy whose algorithm says that this is its archive."""
+    """Return the policy with this archive and archive state."""
     archived = policy.algorithm.archived._replace(archive=lambda _: (archive, state))
     return dataclasses.replace(policy, algorithm=policy.algorithm._replace(archived=archived))
 
 
-def test_descriptors_of_another_size_are_refused(noisy: rollax.Policy) -> None:
-    """Of an archive that is arranged by something else than what the environment says."""
+def test_archives_with_other_descriptors_cannot_be_corrected(
+    noisy: rollax.Policy,
+) -> None:
+    """Nor can archives that cannot be emptied."""
     archive, state = selection.get_archive(noisy)
     other = with_archive(noisy, archive._replace(low=(0.0,)), state)
     assert correcting.can_be_corrected(noisy) and not correcting.can_be_corrected(other)
@@ -169,8 +173,8 @@ def test_descriptors_of_another_size_are_refused(noisy: rollax.Policy) -> None:
         bare.correct_archive(3, KEY)
 
 
-def test_means_are_those_of_the_elite_at_play(noisy: rollax.Policy) -> None:
-    """Of one elite, many episodes of either kind agree."""
+def test_mean_scores_equal_those_of_evaluate(noisy: rollax.Policy) -> None:
+    """Both kinds of means agree over many episodes of one elite."""
     number = 2000
     one = jax.tree.map(
         lambda x: x[None], selection.get_archive(noisy)[0].best(noisy.state.archive).solution
@@ -183,7 +187,7 @@ def test_means_are_those_of_the_elite_at_play(noisy: rollax.Policy) -> None:
     assert np.all(away < np.std(played.descriptor, axis=0) * np.sqrt(2 / number) * 5 + 1e-4)
 
 
-def test_who_has_no_archive(tmp_path: Path) -> None:
+def test_policies_without_an_archive_raise_usage_error(tmp_path: Path) -> None:
     folder = tmp_path / "ppo"
     options = {"eval_episodes": 4, "tensorboard": False, "run_dir": folder}
     rollax.train("ppo", "probe/one-action", total_steps=64, quiet=True, options=options)
@@ -192,6 +196,6 @@ def test_who_has_no_archive(tmp_path: Path) -> None:
     assert not correcting.can_be_corrected(rollax.load(folder))
 
 
-def test_what_is_no_number_of_episodes(noisy: rollax.Policy) -> None:
+def test_an_invalid_number_of_episodes_raises_usage_error(noisy: rollax.Policy) -> None:
     with pytest.raises(UsageError, match=r"episodes must be between 1 and \d+, got 0"):
         noisy.correct_archive(0, KEY)

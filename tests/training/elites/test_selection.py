@@ -1,4 +1,4 @@
-"""A run with an archive: what it reports, how it goes on, and its elites as a table, a picture and policies."""
+"""Tests of runs with an archive: metrics, resuming, and selection of elites."""
 
 import dataclasses
 from pathlib import Path
@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.quick
 def test_evaluations_report_the_archive(run: Any) -> None:
-    """Coverage and QD score beside the return, in the last evaluation, in every line and in the file of evaluations."""
+    """Coverage and QD score are in evaluations, lines and the file of evaluations."""
     assert 0 < run.evaluation["coverage"] <= 1 and run.evaluation["qd_score"] > 0
     lines = [line for line in read_metrics(run.folder / "metrics.jsonl") if "event" not in line]
     assert lines[-1]["coverage"] == pytest.approx(run.evaluation["coverage"])
@@ -61,8 +61,8 @@ def test_evaluations_report_the_archive(run: Any) -> None:
         )
 
 
-def test_a_resumed_archive_is_the_uninterrupted_one(run: Any, tmp_path: Path) -> None:
-    """Half of it, then on with the whole: every elite is the same, bit for bit."""
+def test_a_resumed_archive_equals_the_uninterrupted_one(run: Any, tmp_path: Path) -> None:
+    """The run stops at half of its steps. All elites are equal bit for bit."""
     half = trained(tmp_path / "half", steps=320)
     rollax.resume(half.folder, total_steps=640, quiet=True)
     whole, again = rollax.load(run.folder), rollax.load(half.folder)
@@ -96,10 +96,10 @@ CODES = {
         ("aurora", "control/point-maze", CODES),
     ],
 )
-def test_emitters_and_replay_go_on_as_if_not_stopped(
+def test_emitters_and_replay_are_resumed_exactly(
     name: str, environment: str, settings: Any, tmp_path: Path
 ) -> None:
-    """From the run folder: emitter, replay and codes, each leaf of the state, bit for bit."""
+    """Each leaf of the state in the run folder is equal bit for bit."""
 
     def run(folder: str, steps: int) -> Path:
         arguments = {"time_limit": 10} if environment.startswith("control") else {}
@@ -141,7 +141,7 @@ def test_elites_are_a_table_and_policies(run: Any) -> None:
     assert not np.array_equal(worst.act(obs, (), key)[0], policy.act(obs, (), key)[0])
 
 
-def test_what_is_no_elite(run: Any) -> None:
+def test_invalid_selections_of_elites_raise_usage_error(run: Any) -> None:
     policy = rollax.load(run.folder)
     empty = min(set(range(36)) - set(policy.elites()["place"].tolist()), default=None)
     for wanted, message in (
@@ -173,8 +173,8 @@ def test_what_is_no_elite(run: Any) -> None:
         rollax.load(other.folder).elites()
 
 
-def test_pictures(run: Any) -> None:
-    """Curves, the archive, and an episode of an elite."""
+def test_figures_of_an_archive(run: Any) -> None:
+    """They are curves, the archive, and an episode of an elite."""
     assert plot([run.folder]).exists()
     path, table = write_archive_files(run.folder)
     assert table.read_text().startswith("place,fitness,descriptor_0,descriptor_1\n")
@@ -183,7 +183,7 @@ def test_pictures(run: Any) -> None:
     assert render(run.folder, descriptor=(0.5, 0.5), max_frames=20).exists()
 
 
-def test_pictures_of_elites_do_not_overwrite_each_other(run: Any) -> None:
+def test_animations_of_elites_have_different_names(run: Any) -> None:
     place = int(rollax.load(run.folder).elites()["place"][0])
     cell = divmod(place, 6)
     paths = [
@@ -202,8 +202,8 @@ def test_pictures_of_elites_do_not_overwrite_each_other(run: Any) -> None:
     assert renders.animation_name(None, None, "best", 3) == "episode"
 
 
-def test_a_picture_says_which_elite_it_is(run: Any, tmp_path: Path) -> None:
-    """On one more line beneath it."""
+def test_an_animation_names_the_elite(run: Any, tmp_path: Path) -> None:
+    """It has an additional line at the bottom."""
     chosen, best = (
         render(run.folder, tmp_path / f"{name}.gif", max_frames=4, **which)
         for name, which in (("chosen", {"descriptor": (0.5, 0.5)}), ("best", {}))
@@ -219,7 +219,7 @@ def test_a_picture_says_which_elite_it_is(run: Any, tmp_path: Path) -> None:
 
 
 def test_warnings_of_a_checkpoint_are_passed_on(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as that another was taken, as the last is damaged."""
+    """A warning may report that an older checkpoint was loaded."""
     damaged = dataclasses.replace(rollax.load(run.folder), warnings=["the last one is damaged"])
     for module in (archives, archive_comparison, renders, sheets):
         monkeypatch.setattr(module, "load", lambda *_, **__: damaged)
@@ -236,7 +236,7 @@ def test_warnings_of_a_checkpoint_are_passed_on(run: Any, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("shape", "dimensions"), [((5,), 1), ((2, 3, 2), 3), ((2, 2, 2, 3), 4), (None, 2), (None, 5)]
 )
-def test_archives_of_any_dimensions_are_drawn(
+def test_archives_with_any_number_of_dimensions_are_drawn(
     shape: tuple[int, ...] | None, dimensions: int
 ) -> None:
     from rollax.archives.archive import Elites, ScoredSolutions

@@ -1,4 +1,4 @@
-"""Algorithms over several environments, against closed forms and against all resamples there are."""
+"""Tests of aggregates over environments, compared with closed forms and with all resamples."""
 
 import itertools
 
@@ -16,20 +16,19 @@ def scores(seeds=(5, 5, 5), shift=0.0, seed=0):
     return [generator.normal(shift + index, size=number) for index, number in enumerate(seeds)]
 
 
-def test_normalized():
+def test_normalize_returns():
     np.testing.assert_allclose(
         aggregates.normalize_returns(np.array([-500.0, -280.0, -60.0, -16.0]), -500, -60),
         [0, 0.5, 1, 1.1],
     )
-    np.testing.assert_allclose(
-        aggregates.normalize_returns(np.array([3.0]), 5, 1), [0.5]
-    )  # where less is better
+    # Lower is better.
+    np.testing.assert_allclose(aggregates.normalize_returns(np.array([3.0]), 5, 1), [0.5])
     for low, high in ((1.0, 1.0), (0.0, np.inf), (np.nan, 1.0)):
         with pytest.raises(UsageError, match="must be finite and differ"):
             aggregates.normalize_returns(np.zeros(2), low, high)
 
 
-def test_the_interquartile_mean_is_that_of_all_scores_together():
+def test_the_interquartile_mean_is_over_all_scores():
     assert (
         aggregates.estimate_interquartile_mean([np.array([0.0, 100.0]), np.array([1.0, 3.0])]).value
         == 2.0
@@ -40,7 +39,7 @@ def test_the_interquartile_mean_is_that_of_all_scores_together():
     )
 
 
-def test_a_profile_counts_every_environment_alike():
+def test_a_profile_weights_environments_equally():
     found = aggregates.estimate_performance_profile(
         [np.array([0.0, 1.0]), np.array([1.0, 1.0, 1.0, 0.2])], np.array([-1.0, 0.1, 0.5, 1.0])
     )
@@ -49,7 +48,7 @@ def test_a_profile_counts_every_environment_alike():
     assert np.all((found.low <= found.value) & (found.value <= found.high))
 
 
-def test_the_probability_of_improvement_is_that_of_mann_and_whitney():
+def test_the_probability_of_improvement_equals_mann_whitney():
     first, second = scores((5, 7, 3), 0.4), scores((6, 4, 3), seed=1)
     second[2][:2] = first[2][:2]  # ties
     expected = np.mean(
@@ -71,13 +70,13 @@ def test_the_probability_of_improvement_is_that_of_mann_and_whitney():
 
 
 def every_resample(samples):
-    """All draws with replacement that the stratified bootstrap may make, each as likely as the others."""
+    """Return all draws with replacement of the stratified bootstrap, which are equally likely."""
     each = [[np.array(drawn) for drawn in itertools.product(x, repeat=len(x))] for x in samples]
     return [list(drawn) for drawn in itertools.product(*each)]
 
 
-def test_intervals_are_those_of_all_resamples_of_each_environment():
-    """27 x 27 draws of two environments, and those of two algorithms with three seeds each."""
+def test_intervals_equal_those_of_all_resamples():
+    """There are 27 x 27 draws for two environments, and for two algorithms with three seeds."""
     first, second = (
         [np.array([0.0, 0.2, 0.7]), np.array([0.1, 0.5, 2.0])],
         [np.array([0.1, 0.3, 0.4]), np.array([0.4, 0.5, 0.6])],
@@ -102,13 +101,13 @@ def test_intervals_are_those_of_all_resamples_of_each_environment():
     )
 
 
-def test_environments_are_no_chance():
-    """Scores that differ between environments only have no interval: nothing about them is drawn by lot."""
+def test_environments_are_not_resampled():
+    """Scores that differ only between environments have an interval of width 0."""
     found = aggregates.estimate_interquartile_mean([np.zeros(4), np.full(4, 10.0)])
     assert found.low == found.value == found.high == 5
 
 
-def test_resamples_in_pieces_are_the_same_as_at_once(monkeypatch):
+def test_resampling_in_blocks_equals_resampling_at_once(monkeypatch):
     whole = aggregates.estimate_interquartile_mean(scores())
     monkeypatch.setattr(aggregates, "MAX_RESAMPLED_VALUES", 1000)
     pieces = aggregates.estimate_interquartile_mean(scores())
@@ -124,7 +123,7 @@ def test_one_seed_has_no_interval():
         assert np.isnan(found.low) and np.isnan(found.high) and found.value == 1
 
 
-def test_intervals_of_many_samples_are_those_of_each():
+def test_bootstrap_intervals_equal_those_of_each_sample():
     samples = np.random.default_rng(0).normal(size=(3, 2, 6))
     low, high = bootstrap_intervals(samples)
     for index in np.ndindex(3, 2):

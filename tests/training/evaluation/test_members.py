@@ -1,4 +1,4 @@
-"""Which member of a population is loaded: the best by whatever the run calls best, as it was last evaluated."""
+"""Tests of the choice of a member, which is the best in the last evaluation by best_metric."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,11 +19,13 @@ def spec(metric: str, mode: Any = "max") -> Any:
 
 
 def episodes(agents: int | None = None) -> Episodes:
-    """Three members, four episodes each: member 1 has the highest returns, member 2 the shortest episodes."""
+    """Return four episodes of three members.
+
+    Member 1 has the highest returns, and member 2 the shortest episodes.
+    """
     returns = np.repeat([[1.0], [9.0], [5.0]], 4, axis=1)
-    if (
-        agents is not None
-    ):  # of whom the last gains what the first loses; member 0 is the worst for the first
+    # The second agent gains what the first loses, so member 0 is the best for the second.
+    if agents is not None:
         returns = np.stack([returns, 10 - returns], axis=-1)
     yes = np.ones((3, 4), bool)
     info = {"catches": np.repeat([[3.0], [0.0], [8.0]], 4, axis=1)}
@@ -49,7 +51,7 @@ def shortest(episodes: Episodes) -> dict[str, float]:
         ("shortest", "min", (), 2),
     ],
 )
-def test_the_best_is_by_any_metric(
+def test_the_best_member_by_any_metric(
     metric: str, mode: Any, kinds: tuple[str, ...], expected: int
 ) -> None:
     played = episodes(len(kinds) or None)
@@ -57,8 +59,11 @@ def test_the_best_is_by_any_metric(
     assert members.find_best_member(spec(metric, mode), found) == (expected, [])
 
 
-def test_what_is_not_known_is_said() -> None:
-    """No evaluation, another metric, a metric that takes populations only: the first member, and a warning."""
+def test_an_unknown_best_member_is_reported() -> None:
+    """Without a score of each member, the first one is chosen with a warning.
+
+    There is no evaluation, another metric, or a metric of the whole population.
+    """
 
     def of_all(episodes: Episodes) -> dict[str, float]:
         return {"of_all": float(episodes.length[:, 0].mean())}
@@ -75,7 +80,7 @@ def test_what_is_not_known_is_said() -> None:
         assert words in warnings[0] and "Choose another with member=" in warnings[0]
 
 
-def test_members_that_are_not_finite_are_never_the_best() -> None:
+def test_nonfinite_members_are_never_the_best() -> None:
     bad = episodes()
     bad.returns[1, 2] = np.nan
     assert members.score_members(spec("length_mean"), 0, bad, (), None).values == [7.0, None, 2.0]
@@ -86,7 +91,7 @@ def test_members_that_are_not_finite_are_never_the_best() -> None:
 
 
 def test_a_copy_has_the_score_of_its_parent() -> None:
-    """After a generation the members are others than those that were evaluated."""
+    """After a generation, members differ from those that were evaluated."""
     scores = MemberScores("return_mean", 64, 0, [9.0, 1.0, 5.0])
     for parent in ([0, 2, 2], [1, 0, 2]):
         generation: Any = SimpleNamespace(parent=np.array(parent))
@@ -95,13 +100,13 @@ def test_a_copy_has_the_score_of_its_parent() -> None:
     chosen, (warning,) = members.find_best_member(spec("return_mean"), scores)
     assert chosen == 1
     assert (
-        "Member 1 is the best by its ancestors. Since the evaluation at step 64 there were 2 generations"
-        in warning
-    )
+        "Member 1 is the best by its ancestors. Since the evaluation at step 64 there were 2 "
+        "generations"
+    ) in warning
 
 
-def test_a_run_loads_by_its_best_metric(train: Callable) -> None:
-    """Also from a checkpoint between evaluations, and from one that evolved since."""
+def test_a_run_is_loaded_by_its_best_metric(train: Callable) -> None:
+    """The checkpoint may be between evaluations, or after generations."""
     given: dict[str, Any] = {
         "environment": "probe/action-reward",
         "eval_stochastic": True,

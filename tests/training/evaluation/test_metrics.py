@@ -1,4 +1,4 @@
-"""Evaluations: what the environment tells is added up over an episode and no further, and they may be held elsewhere."""
+"""Tests of evaluation metrics: reductions of info values, eval_arguments, and formatting."""
 
 import dataclasses
 import signal
@@ -32,13 +32,16 @@ from support.runs import FRAMES, NETWORK, SMALL, Script, check_same, evaluations
 
 
 def interrupted(kind: str, text: str) -> None:
-    """Stops a run after its fourth update."""
+    """Stop a run after its fourth update."""
     if kind == "progress" and int(text) == 4 * FRAMES:
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_what_is_told_is_added_up_until_the_end() -> None:
-    """A number told as 1 a step is the length exactly, a truth is how often it held, a curve has its steps."""
+def test_info_is_summed_until_the_episode_ends() -> None:
+    """A value of 1 per step is summed to the length, and so is a boolean that is always true.
+
+    The curve has a 1 for each step of the episode.
+    """
     played = evaluated(Counting())
     assert set(played.length) == set(range(1, LONGEST + 1))
     assert (played.terminated ^ played.truncated).all()
@@ -49,8 +52,8 @@ def test_what_is_told_is_added_up_until_the_end() -> None:
     assert not evaluated(Counting(), action=0).info["right"].any()
 
 
-def test_it_is_added_up_until_the_last_agent_ends() -> None:
-    """Once for the environment, not once for each agent."""
+def test_info_is_summed_until_the_last_agent_ends() -> None:
+    """It is summed once for the environment, not once per agent."""
     played = evaluated(Counting(agents=3))
     assert played.returns.shape == (EPISODES, 3)
     assert set(played.length) == set(range(3, LONGEST + 3))
@@ -59,7 +62,7 @@ def test_it_is_added_up_until_the_last_agent_ends() -> None:
 
 
 class TimedOut(Counting):
-    """Episodes of three steps that are all truncated, of a single task."""
+    """Environment with a single task, whose episodes have three steps and are all truncated."""
 
     time_limit = 3
 
@@ -82,22 +85,22 @@ def test_ends_of_a_trial_are_those_of_its_episodes() -> None:
     assert (values["terminated"], values["truncated"]) == (pytest.approx(0), pytest.approx(1))
 
 
-def test_rewards_of_an_agent_count_until_its_own_end() -> None:
-    """Though it is paid on until the others have ended, as it is not in training."""
+def test_rewards_of_an_agent_count_until_its_end() -> None:
+    """Rewards that the agent receives after its end do not count, as in training."""
     played = evaluated(Counting(agents=3))
     np.testing.assert_array_equal(
         played.returns, 2 * (played.length[:, None] - np.asarray([2, 1, 0]))
     )
 
 
-def test_agents_without_kinds_are_trained(train: Callable) -> None:
+def test_agents_without_types_are_trained(train: Callable) -> None:
     result = train(
         environment=Counting(agents=2), config=dataclasses.replace(SMALL, sharing="none")
     )
     assert np.shape(result.evaluation["return_agents"]) == (2,)
 
 
-def test_it_is_added_up_until_an_episode_is_given_up() -> None:
+def test_info_is_summed_until_max_steps() -> None:
     played = evaluated(Counting(), max_steps=3)
     given_up = ~(played.terminated | played.truncated)
     assert given_up.any() and not given_up.all()
@@ -107,8 +110,11 @@ def test_it_is_added_up_until_an_episode_is_given_up() -> None:
 
 
 @pytest.mark.quick
-def test_numbers_of_an_evaluation_are_means() -> None:
-    """Over episodes, and of a population over those of all members; a curve stays a curve."""
+def test_metrics_of_an_evaluation_are_means() -> None:
+    """They are means over episodes, and of a population over episodes of all members.
+
+    A curve remains a curve.
+    """
     run = jax.jit(jax.vmap(make_evaluator(Counting(), constant(Counting()), EPISODES, 20, True)))
     many = jax.tree.map(
         np.asarray, run(jnp.asarray([0, 1]), jax.random.split(jax.random.key(0), 2))
@@ -124,8 +130,11 @@ def test_numbers_of_an_evaluation_are_means() -> None:
     assert default_metrics(many)["right"] == pytest.approx(many.length[1].sum() / many.length.size)
 
 
-def test_what_is_told_is_kept_with_a_run(train: Callable, tmp_path: Path) -> None:
-    """Of every episode in evaluations.npz, its means in metrics and on the screen; it may rate checkpoints; also resumed."""
+def test_info_is_recorded_in_a_run(train: Callable, tmp_path: Path) -> None:
+    """Values of every episode are in evaluations.npz, and their means in metrics and messages.
+
+    They may rate checkpoints, and a resumed run equals an uninterrupted one.
+    """
     environment, show = Counting(), Script()
 
     def longest(played: Episodes) -> dict[str, Any]:
@@ -161,8 +170,8 @@ def test_what_is_told_is_kept_with_a_run(train: Callable, tmp_path: Path) -> Non
     check_same(stopped.folder, result.folder, environment=environment)
 
 
-def test_an_environment_may_call_it_anything(train: Callable) -> None:
-    """Names that the run itself uses are not taken away from it."""
+def test_info_may_have_names_of_the_run(train: Callable) -> None:
+    """Values of the run with these names are not replaced."""
     result = train(environment=Counting(names=("step", "return_mean", "event")))
     kept = evaluations(result.folder)
     lines = [line for line in metrics(result.folder) if line.get("event") == "evaluation"]
@@ -182,8 +191,8 @@ ELSEWHERE = {
 }
 
 
-def test_evaluations_are_held_elsewhere(train: Callable, tmp_path: Path) -> None:
-    """With arguments of their own, which nothing else of a run sees, and which it keeps when it goes on."""
+def test_evaluations_have_their_own_environment_arguments(train: Callable, tmp_path: Path) -> None:
+    """They affect only evaluations, and a resumed run keeps them."""
     result = train(**ELSEWHERE)
     assert (evaluations(result.folder)["length"] == 5).all()
     lines = [line for line in metrics(result.folder) if "event" not in line]
@@ -199,8 +208,8 @@ def test_evaluations_are_held_elsewhere(train: Callable, tmp_path: Path) -> None
     check_same(stopped.folder, result.folder)
 
 
-def test_training_does_not_depend_on_where_evaluations_are_held(train: Callable) -> None:
-    """Elsewhere or not, the state at the end is the same to the bit; and so are the evaluations when nothing differs."""
+def test_training_does_not_depend_on_eval_arguments(train: Callable) -> None:
+    """The final state is equal bit for bit. So are evaluations with equal arguments."""
     runs = [
         train(name, **{**ELSEWHERE, "eval_arguments": given})
         for name, given in (("a", {"delay": 4}), ("b", None))
@@ -214,8 +223,11 @@ def test_training_does_not_depend_on_where_evaluations_are_held(train: Callable)
     assert (here["length"] == 2).all()
 
 
-def test_what_cannot_differ_is_refused(train: Callable, tmp_path: Path) -> None:
-    """Other observations, an unknown argument, a wrong value, an environment of one's own: before anything is written."""
+def test_invalid_eval_arguments_raise_usage_error(train: Callable, tmp_path: Path) -> None:
+    """The error is raised before anything is written.
+
+    They change observations, are unknown or invalid, or the environment is an object.
+    """
     truncation = {"environment": "probe/truncation", "arguments": {"terminate": True}}
     masked = {"environment": "memory/repeat-previous", "arguments": {"symbols": 3}}
     wrong = [
@@ -243,10 +255,10 @@ def test_what_cannot_differ_is_refused(train: Callable, tmp_path: Path) -> None:
         assert not (tmp_path / f"refused{number}").exists()
 
 
-def test_the_command_line_takes_arguments_of_evaluations(
+def test_eval_arguments_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """--eval-env.NAME beside --env.NAME, as `train` takes them; several values are a list."""
+    """--eval-env.NAME sets them like --env.NAME. Several values are a list."""
     from rollax import api
     from rollax.cli.main import main
 
@@ -288,8 +300,8 @@ def held_elsewhere(
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala", "pqn"])
-def test_trials_are_evaluated_on_tasks_for_validation(algorithm: str) -> None:
-    """Whatever the algorithm, unless one says otherwise; so tasks are left to report on that chose no checkpoint."""
+def test_trials_are_evaluated_on_the_validation_split(algorithm: str) -> None:
+    """This is the default of every algorithm, so that held-out tasks do not rate checkpoints."""
     assert held_elsewhere(TRIALS, {}, {}, algorithm) == {"split": "validation"}
     assert held_elsewhere(TRIALS, {}, {"episodes": 9}, algorithm) == {
         "split": "validation",
@@ -306,14 +318,14 @@ def test_trials_are_evaluated_on_tasks_for_validation(algorithm: str) -> None:
         (TRIALS, {"split": "all"}, {}),
         (TRIALS, {"split": "validation"}, {"episodes": 2}),
         (GRID, {}, {"split": "held-out"}),
-        # Other rulesets that are of the same tasks in part.
+        # Rulesets that contain some of the training tasks.
         (TRIALS, {}, {"ruleset_seed": 1}),
         (GRID, {"split": "train"}, {"split": "held-out", "num_rulesets": 2000}),
         (GRID, {"split": "train"}, {"split": "held-out", "held_out": 0.3}),
         (GRID, {}, {"ruleset_seed": "1"}),
     ],
 )
-def test_tasks_of_training_are_not_called_others(
+def test_splits_that_contain_training_tasks_raise_usage_error(
     environment: str, arguments: dict[str, Any], eval_arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(
@@ -325,8 +337,8 @@ def test_tasks_of_training_are_not_called_others(
     assert held_elsewhere(environment, arguments, allowed) == allowed
 
 
-def test_tasks_that_training_does_not_draw() -> None:
-    """Other parts of one split, other rulesets that share none, and one ruleset by its number, which claims nothing."""
+def test_splits_without_training_tasks_are_accepted() -> None:
+    """They are other parts of the split, rulesets without common tasks, and single rulesets."""
     for training in ("train", "validation"):
         assert held_elsewhere(TRIALS, {"split": training}, {"split": "held-out"}) == {
             "split": "held-out"
@@ -344,10 +356,10 @@ def test_tasks_that_training_does_not_draw() -> None:
         held_elsewhere(GRID, {"ruleset": int(held_out[0])}, every)
 
 
-def test_an_environment_that_was_passed_is_that_of_evaluations(
+def test_an_environment_object_is_used_in_evaluations(
     train: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which a warning says where its suite would have held them elsewhere, as it does by the id."""
+    """A warning reports that the suite has other arguments for evaluations by default."""
     monkeypatch.setitem(SUITES, "probe", SUITES["probe"]._replace(evaluation={"*": {"delay": 4}}))
     named, passed = Script(), Script()
     result = train("named", arguments={"delay": 1}, updates=1, show=named)
@@ -357,15 +369,15 @@ def test_an_environment_that_was_passed_is_that_of_evaluations(
     )
     assert set(evaluations(result.folder)["length"].ravel()) == {2}
     assert (
-        "warning: Evaluations use the environment that was passed, without delay 4. To use these arguments, pass its id"
-        in passed.text
-    )
+        "warning: Evaluations use the environment that was passed, without delay 4. To use "
+        "these arguments, pass its id"
+    ) in passed.text
 
 
-def test_files_of_rulesets_are_found_from_every_folder(
+def test_ruleset_files_have_absolute_paths_in_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run keeps the absolute path; the name of a recipe is no file, whatever lies in the folder."""
+    """The name of a recipe is not a file, even if a file of this name exists."""
     monkeypatch.chdir(tmp_path)
     for name in ("tasks.npz", "small"):
         ruleset_files.save_rulesets(
@@ -392,8 +404,11 @@ def test_files_of_rulesets_are_found_from_every_folder(
         assert arguments == {"rulesets": given}
 
 
-def test_a_policy_is_evaluated_elsewhere(train: Callable) -> None:
-    """With arguments over those of the run, whose environment they leave alone; none where it cannot be made from an id."""
+def test_a_policy_is_evaluated_with_other_arguments(train: Callable) -> None:
+    """They override those of the run, and do not change it.
+
+    Environment objects raise an error.
+    """
     run = train(updates=1, **ELSEWHERE).folder
     policy = rollax.load(run, eval_arguments={"delay": 6})
     assert (policy.evaluate(3, jax.random.key(0))[1].length == 7).all()
@@ -411,12 +426,12 @@ def test_a_policy_is_evaluated_elsewhere(train: Callable) -> None:
 
 
 def test_trials_are_evaluated_over_more_episodes(train: Callable) -> None:
-    """Of a finished run, on the tasks that it is to be reported on; training on all tasks leaves none."""
+    """A finished run is evaluated on held-out tasks, unless it was trained on all tasks."""
     small = {"num_rulesets": 20, "max_steps": 4, "episodes": 2}
     network = NetworkConfig(hidden=(8,), filters=())
     with configured(
         jax_numpy_rank_promotion="allow", jax_debug_key_reuse=False
-    ):  # the suite is less strict than we are
+    ):  # the suite needs rank promotion and reuses keys
         folder = train(
             environment=TRIALS, arguments=small, updates=1, eval_count=0, network=network
         ).folder
@@ -433,16 +448,16 @@ def test_trials_are_evaluated_over_more_episodes(train: Callable) -> None:
         with_eval_arguments(every, {"split": "held-out"})
 
 
-def test_words_of_what_is_told() -> None:
-    """One number each, or a curve, of which no more is shown than asked for, and that there is more."""
+def test_formatted_metrics_of_info() -> None:
+    """A curve is truncated after the given number of values."""
     played = evaluated(Counting())._replace(info={"steps": np.ones(3), "place": np.ones((3, 12))})
     numbers = {"steps": 3.0, "place": list(range(12))}
     assert format_metrics(played.info, numbers, 3) == ["steps 3", "place 0 1 2 ..."]
     assert format_metrics(played.info, numbers, 12)[1].endswith("10 11")
 
 
-def test_figures_of_any_size() -> None:
-    """Four digits that count, no power of ten where a person can read the number without one, and what is not there."""
+def test_numbers_of_any_magnitude_are_formatted() -> None:
+    """They have four significant digits, and exponents only for very large or small numbers."""
     numbers = (
         -0.000123456,
         0.97266,
@@ -470,8 +485,8 @@ def test_figures_of_any_size() -> None:
     assert list(map(format_number, numbers)) == words
 
 
-def test_a_closed_form_has_no_episodes() -> None:
-    """Of one run its return alone; of members the spread over them."""
+def test_the_return_of_a_closed_form() -> None:
+    """A single run has its return alone, and members have statistics over members."""
     values = dict.fromkeys(("return_std", "return_iqm", "return_iqm_low", "return_iqm_high"), 0.5)
     values |= {"return_mean": -0.0001, "episodes": 128, "length_mean": 1.0}
     assert format_return(values, 0, True) == "return -0.0001 (a closed form)"
@@ -485,8 +500,8 @@ def test_a_closed_form_has_no_episodes() -> None:
     )
 
 
-def test_an_unknown_rating_is_refused_at_once(tmp_path: Path) -> None:
-    """What the environment tells is known before anything runs, also where evaluations are held elsewhere."""
+def test_an_unknown_best_metric_raises_usage_error(tmp_path: Path) -> None:
+    """Info metrics are known before a run, also for an environment object."""
     spec = make_spec(
         "ppo",
         "probe/memory",

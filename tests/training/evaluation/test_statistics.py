@@ -1,4 +1,4 @@
-"""Summaries of returns."""
+"""Tests of summary statistics of returns."""
 
 import math
 import warnings
@@ -19,7 +19,7 @@ def warnings_are_errors():
         yield
 
 
-def test_of_known_numbers():
+def test_summary_of_known_values():
     summary = summarize([1, 2, 3, 4, 5, 6, 7, 100])
     assert summary["count"] == 8 and summary["any_nan"] == 0
     assert (
@@ -33,37 +33,37 @@ def test_of_known_numbers():
     assert summary["iqm_low"] < 4.5 < summary["iqm_high"]
 
 
-def test_the_same_values_give_the_same_interval_in_any_order():
+def test_the_interval_does_not_depend_on_the_order():
     values = np.random.default_rng(0).normal(size=40)
     assert summarize(values) == summarize(values[::-1]) == summarize(list(values))
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+def test_the_coverage_of_intervals():
     generator = np.random.default_rng(1)
     intervals = [bootstrap_interval(generator.normal(size=40), confidence=0.9) for _ in range(150)]
     covered = np.mean([low <= 0 <= high for low, high in intervals])
     assert 0.8 < covered < 0.97
 
 
-def test_more_confidence_is_a_wider_interval():
+def test_a_higher_confidence_gives_a_wider_interval():
     values = np.random.default_rng(2).normal(size=30)
     widths = [np.diff(bootstrap_interval(values, confidence))[0] for confidence in (0.5, 0.8, 0.99)]
     assert widths[0] < widths[1] < widths[2]
 
 
-def test_one_value_is_its_own_interval():
+def test_one_value_equals_its_interval():
     summary = summarize([3.5])
     assert summary["std"] == 0 and summary["count"] == 1
     assert all(summary[name] == 3.5 for name in NUMBERS if name != "std")
 
 
-def test_constant_values():
+def test_summary_of_constant_values():
     summary = summarize([0.1] * 10)
     assert summary["iqm_low"] == summary["iqm_high"] == 0.1
     assert summary["std"] == pytest.approx(0)
 
 
-def test_nan_and_infinity_are_flagged_and_left_out():
+def test_nonfinite_values_are_flagged_and_left_out():
     summary = summarize([1.0, math.nan, 3.0, math.inf])
     assert (
         summary["any_nan"] == 1
@@ -74,7 +74,7 @@ def test_nan_and_infinity_are_flagged_and_left_out():
 
 
 @pytest.mark.parametrize(("values", "flag"), [([math.nan, math.nan], 1.0), ([], 0.0)])
-def test_nothing_finite_gives_nan(values, flag):
+def test_without_finite_values_the_summary_is_nan(values, flag):
     summary = summarize(values)
     assert summary["any_nan"] == flag and summary["count"] == 0
     assert all(math.isnan(summary[name]) for name in NUMBERS)
@@ -85,8 +85,8 @@ def test_the_interquartile_mean_is_over_the_last_axis():
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 128])
-def test_the_interval_is_that_of_scipy(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in pieces; the interquartile mean is scipy's trimmed mean."""
+def test_the_interval_equals_that_of_scipy(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This includes resampling in blocks. The interquartile mean is SciPy's trimmed mean."""
     monkeypatch.setattr("rollax.training.evaluation.statistics.MAX_RESAMPLED_VALUES", 300 * size)
     values = np.random.default_rng(size).normal(size=size)
     theirs = stats.bootstrap(

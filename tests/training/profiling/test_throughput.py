@@ -1,4 +1,4 @@
-"""What the time of an update goes into."""
+"""Tests of profiling the parts of an update."""
 
 import json
 import subprocess
@@ -42,13 +42,13 @@ SMALL = [
         ("", None),
     ],
 )
-def test_part_of_an_operation(path: str, part: str | None) -> None:
+def test_classify_operation(path: str, part: str | None) -> None:
     assert classify_operation(path) == part
     assert part is None or part in UPDATE_PARTS
 
 
-def test_products_and_bytes_are_counted_as_often_as_they_run() -> None:
-    """Ten products of [64, 32] by [32, 32] in a loop, and one row of a large buffer that is replaced in place."""
+def test_operations_in_loops_are_counted_repeatedly() -> None:
+    """Count ten products of [64, 32] by [32, 32] in a loop, and a replaced row of a buffer."""
 
     @profile_scope("policy")
     def layer(x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -80,7 +80,7 @@ def test_products_and_bytes_are_counted_as_often_as_they_run() -> None:
 
 
 @pytest.mark.quick
-def test_shares_add_up_to_what_was_measured() -> None:
+def test_scaled_costs_add_up_to_the_measured_time() -> None:
     shares = scale_costs(
         {"policy": PartCost(3.0, 1.0, 2.0, 4), "credit": PartCost(1.0, 0.0, 2.0, 5)}, 2.0
     )
@@ -118,7 +118,7 @@ def test_bench_of_ppo(more: list[str]) -> None:
     assert "steps of the environments" in done.stderr and "| forward" in done.stderr
 
 
-def test_bench_waits_until_a_replay_is_learnt_from() -> None:
+def test_bench_waits_until_learning_from_replay_starts() -> None:
     done = bench("dqn", "gymnax/CartPole-v1", "--warmup", "300", "--hidden", "8", "--rounds", "1")
     assert done.returncode == 0, done.stderr
     shares = json.loads(done.stdout.splitlines()[-1])["shares"]
@@ -136,14 +136,14 @@ def test_bench_waits_until_a_replay_is_learnt_from() -> None:
         (("ppo", "gymnax/CartPole-v1", "--num-evns", "4"), "num-envs"),
     ],
 )
-def test_what_bench_refuses(words: tuple[str, ...], told: str) -> None:
+def test_invalid_arguments_of_bench(words: tuple[str, ...], told: str) -> None:
     done = bench(*words)
     assert done.returncode == (2 if words else 0)
     assert told in done.stdout + done.stderr
 
 
-def test_shares_of_limits_are_of_what_one_processor_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the seconds of parts are those of all threads, whether limits were reached on two processors or on half of one."""
+def test_rates_are_relative_to_one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of parts are summed over threads, so limits are divided by the number of processors."""
     limits = benching.MachineLimits(
         product_flops=100e9, copy_bytes=10e9, product_processors=2.0, copy_processors=0.5
     )

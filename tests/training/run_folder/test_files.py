@@ -1,4 +1,4 @@
-"""What a loss of power leaves: content is on disk before it has its name, and the name before anything older is deleted."""
+"""Tests of durability: content is synced before it is renamed, and before old files are deleted."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from rollax.training.run_folder.files import write_atomically
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is synced (its path), renamed ("from > to") and deleted, in order."""
+    """Return a list that records synced paths, renames and deletions in order."""
     done: list[str] = []
     sync, rename, replace, rmtree = os.fsync, Path.rename, Path.replace, shutil.rmtree
 
@@ -37,16 +37,20 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_a_file(tmp_path: Path, journal: list[str]) -> None:
-    """The former config.yaml or the new one, whole: content, then name, then the folder that has the name."""
+def test_a_file_is_synced_before_and_after_it_is_renamed(
+    tmp_path: Path, journal: list[str]
+) -> None:
+    """The content is synced first, then the file is renamed, then the folder is synced."""
     write_atomically(tmp_path / "config.yaml", b"new")
     unfinished = f".config.yaml.{os.getpid()}"
     assert journal == [unfinished, f"{unfinished} > config.yaml", "."]
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-def test_a_checkpoint(tmp_path: Path, journal: list[str]) -> None:
-    """A whole one, the new or the one before: files, their folders and the name, each synced in its turn."""
+def test_a_checkpoint_is_synced_before_the_previous_one_is_deleted(
+    tmp_path: Path, journal: list[str]
+) -> None:
+    """Files and folders are synced before the rename, and the parent folder after it."""
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep_last=1, keep_best=0)
     checkpoints.save(1, {"weights": jnp.ones(3), "steps": jnp.ones(2)}, {})
     checkpoints.wait()

@@ -1,4 +1,4 @@
-"""What a run leaves on disk, that its labels are true, and what resuming it refuses."""
+"""Tests of the files of a run, and of errors when it is loaded or resumed."""
 
 import dataclasses
 import json
@@ -30,13 +30,16 @@ from support.runs import (
 
 
 @pytest.mark.quick
-def test_every_episode_of_every_evaluation_is_kept(undisturbed: Path) -> None:
-    """Return, length and end of each, one evaluation before training included; no pickle."""
+def test_every_episode_of_every_evaluation_is_recorded(undisturbed: Path) -> None:
+    """The file has return, length and end of each episode, and no pickled objects.
+
+    The first evaluation is before training.
+    """
     kept = evaluations(undisturbed)
     assert sorted(kept) == ["length", "returns", "step", "terminated", "truncated"]
     assert kept["step"].tolist() == [n * 3 * FRAMES for n in range(5)]
     assert all(kept[name].shape == (5, 8) for name in kept if name != "step")
-    assert (kept["length"] == 4).all()  # of an episode of probe/memory
+    assert (kept["length"] == 4).all()  # an episode of probe/memory has 4 steps
     assert kept["terminated"].all() and not kept["truncated"].any()
     assert np.isin(kept["returns"], [-1.0, 1.0]).all()
     lines = [line for line in metrics(undisturbed) if line.get("event") == "evaluation"]
@@ -44,8 +47,8 @@ def test_every_episode_of_every_evaluation_is_kept(undisturbed: Path) -> None:
     assert [line["return_mean"] for line in lines] == kept["returns"].mean(axis=1).tolist()
 
 
-def test_labels_are_true(train: Callable) -> None:
-    """Steps are updates times environments times steps, rounded up to whole updates, everywhere."""
+def test_steps_count_whole_updates(train: Callable) -> None:
+    """Steps are updates times environments times steps per rollout, rounded up to whole updates."""
     given = options(Path("unused"), checkpoint_steps=0, eval_count=1)
     given = dataclasses.replace(
         given, total_steps=5 * FRAMES - 1, run_dir=train().folder.parent / "odd"
@@ -64,7 +67,7 @@ def test_labels_are_true(train: Callable) -> None:
 
 
 def test_episodes_are_counted_once(train: Callable) -> None:
-    """Episodes of one line times their length are the frames of that line, where an episode has one step."""
+    """If episodes have one step, the episodes of a line are its frames."""
     result = train(environment="probe/action-reward", log_lines=4)
     lines = [line for line in metrics(result.folder) if "event" not in line]
     assert [line["episodes"] for line in lines] == [3 * FRAMES] * 4
@@ -74,8 +77,8 @@ def test_episodes_are_counted_once(train: Callable) -> None:
     )
 
 
-def test_the_specification_is_plain_and_whole(train: Callable) -> None:
-    """config.yaml reads with safe_load, holds every setting, and repeats the run bit for bit."""
+def test_the_stored_specification_repeats_the_run(train: Callable) -> None:
+    """config.yaml is plain YAML, has every setting, and repeats the run bit for bit."""
     config = dataclasses.replace(
         SMALL, learning_rate=3e-3, normalize_observations=True, target_kl=0.5
     )
@@ -105,7 +108,7 @@ def test_the_specification_is_plain_and_whole(train: Callable) -> None:
     check_same(result.folder, again.folder)
 
 
-def test_the_machine_is_on_record(undisturbed: Path) -> None:
+def test_the_machine_is_recorded(undisturbed: Path) -> None:
     document = json.loads((undisturbed / "environment.json").read_text())
     assert document["packages"]["jax"] == jax.__version__
     assert document["packages"]["rollax"] == rollax.__version__
@@ -121,10 +124,10 @@ def test_the_machine_is_on_record(undisturbed: Path) -> None:
     assert document["devices"] and document["python"] and "commit" in document
 
 
-def test_the_default_folder(
+def test_the_default_folder_of_a_run(
     train: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """runs/<environment>/<algorithm>-<date>-<id>, and two runs never share one."""
+    """It is runs/<environment>/<algorithm>-<date>-<id>, which is different for each run."""
     monkeypatch.chdir(tmp_path)
     given = dataclasses.replace(options(tmp_path, updates=1), run_dir=None)
     folders = [train(options=given).folder for _ in range(2)]
@@ -135,10 +138,8 @@ def test_the_default_folder(
     )
 
 
-def test_a_name_that_another_run_has_taken_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where it is taken at the same moment: who makes the folder has it."""
+def test_a_folder_name_in_use_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that creates the folder owns it, also if two try at the same time."""
     names = iter(["first", "first", "second"])
     monkeypatch.setattr(
         creation, "_default_folder_path", lambda spec: tmp_path / "runs" / next(names, "second")
@@ -149,16 +150,19 @@ def test_a_name_that_another_run_has_taken_is_passed_over(
         creation._make_unique_folder(spec)
 
 
-def test_a_run_may_be_moved(train: Callable, tmp_path: Path) -> None:
-    """Nothing in it depends on where it lies."""
+def test_a_run_can_be_moved(train: Callable, tmp_path: Path) -> None:
+    """No file has an absolute path of the run."""
     result = train(updates=3)
     moved = result.folder.rename(tmp_path / "elsewhere")
     assert rollax.resume(moved, total_steps=6 * FRAMES, show=Script()).steps == 6 * FRAMES
     assert not result.folder.exists()
 
 
-def test_more_steps(train: Callable, undisturbed: Path) -> None:
-    """A finished run goes on to another end; without schedules it is as if it had been meant to from the start."""
+def test_resume_with_more_steps(train: Callable, undisturbed: Path) -> None:
+    """A finished run continues to a larger number of steps.
+
+    Without schedules, it equals a run that was started with that number.
+    """
     result = train(updates=6, eval_count=2)
     with pytest.raises(
         rollax.UsageError,
@@ -180,8 +184,8 @@ def test_more_steps(train: Callable, undisturbed: Path) -> None:
         rollax.resume(result.folder)
 
 
-def test_a_finished_run_with_a_damaged_end_goes_on_from_before(train: Callable) -> None:
-    """It is not finished, as nobody can load its last state: it is trained again from the checkpoint before."""
+def test_a_finished_run_with_a_damaged_checkpoint_is_resumed(train: Callable) -> None:
+    """Its last state cannot be loaded, so training continues from the previous checkpoint."""
     result = train(updates=6, eval_count=2)
     whole = bits(whole_state(result.folder))
     files = [
@@ -198,7 +202,7 @@ def test_a_finished_run_with_a_damaged_end_goes_on_from_before(train: Callable) 
     assert bits(whole_state(result.folder)) == whole
 
 
-def test_a_resume_that_is_refused_changes_nothing(train: Callable) -> None:
+def test_a_failed_resume_changes_nothing(train: Callable) -> None:
     """Otherwise the next one would fail as well."""
     result = train(updates=3)
     before = (result.folder / "config.yaml").read_bytes()
@@ -245,10 +249,11 @@ def _changed(folder: Path, change: Callable[[dict], Any]) -> None:
             lambda d: d["config"].update(num_envs=8),
             "config.num_envs is 8, but was 4. The settings of a run cannot change. Restore them",
         ),
+        # No leaf of the state depends on it.
         (
             lambda d: d["config"].update(num_steps=16),
             "config.num_steps is 16, but was 8",
-        ),  # which no leaf of the state shows
+        ),
         (
             lambda d: d["config"].update(learning_rate=1.0),
             "config.learning_rate is 1.0, but was 0.0005",
@@ -266,10 +271,10 @@ def _changed(folder: Path, change: Callable[[dict], Any]) -> None:
     ],
 )
 @pytest.mark.parametrize("function", [rollax.resume, rollax.load])
-def test_a_run_of_another_version(
+def test_a_changed_specification_raises_usage_error(
     undisturbed: Path, tmp_path: Path, function: Callable, change: Callable, message: str
 ) -> None:
-    """What this version does not know is named; nothing is guessed."""
+    """The error names the unknown or changed key."""
     folder = tmp_path / "run"
     folder.mkdir()
     for name in ("config.yaml", "metrics.jsonl", "evaluations.npz"):
@@ -282,7 +287,7 @@ def test_a_run_of_another_version(
 
 
 @pytest.mark.quick
-def test_what_is_no_run(tmp_path: Path) -> None:
+def test_folders_that_are_not_runs_raise_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/config.yaml").write_text("a: [")
@@ -301,15 +306,15 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         rollax.resume(tmp_path / "list")
 
 
-def test_a_specification_executes_nothing(undisturbed: Path, tmp_path: Path) -> None:
-    """Tags of YAML that would call something are refused."""
+def test_a_specification_executes_no_code(undisturbed: Path, tmp_path: Path) -> None:
+    """YAML tags that would call a function raise an error."""
     (tmp_path / "config.yaml").write_text(f"!!python/object/apply:os.mkdir ['{tmp_path / 'made'}']")
     with pytest.raises(rollax.UsageError, match="not valid YAML"):
         rollax.load(tmp_path)
     assert not (tmp_path / "made").exists()
 
 
-def test_a_folder_that_is_in_use_is_left_alone(train: Callable, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_not_used(train: Callable, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/thesis.tex").write_text("years of work")
     with pytest.raises(
@@ -320,7 +325,7 @@ def test_a_folder_that_is_in_use_is_left_alone(train: Callable, tmp_path: Path) 
     assert (tmp_path / "run/thesis.tex").read_text() == "years of work"
 
 
-def test_an_empty_folder_may_be_used(train: Callable, tmp_path: Path) -> None:
+def test_an_empty_folder_can_be_used(train: Callable, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     assert train(updates=1).status == "done"
 
@@ -347,17 +352,17 @@ def test_an_empty_folder_may_be_used(train: Callable, tmp_path: Path) -> None:
         ({"options": rollax.RunOptions(best_metric="retrun_mean")}, "did you mean return_mean"),
     ],
 )
-def test_mistakes_from_python(
+def test_invalid_arguments_of_train_raise_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict, message: str
 ) -> None:
-    """Refused with the remedy before anything is compiled or written."""
+    """The error has a remedy, and is raised before anything is compiled or written."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(rollax.UsageError, match=message):
         rollax.train("ppo", "probe/memory", **arguments)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_steps_and_seeds_come_before_those_in_options(tmp_path: Path) -> None:
+def test_arguments_override_options(tmp_path: Path) -> None:
     result = rollax.train(
         "ppo",
         "probe/memory",
@@ -374,8 +379,8 @@ def test_steps_and_seeds_come_before_those_in_options(tmp_path: Path) -> None:
     assert [member["seed"] for member in spec.members()] == [3, 4]
 
 
-def test_a_metric_of_ones_own(train: Callable) -> None:
-    """It is in the lines of evaluations, and may be what "best" means."""
+def test_a_custom_metric(train: Callable) -> None:
+    """It is in the lines of evaluations, and may be the best_metric."""
 
     def lost(episodes: Any) -> dict[str, Any]:
         return {
@@ -398,13 +403,15 @@ def test_a_metric_of_ones_own(train: Callable) -> None:
         train("other", metrics=lost, best_metric="lots")
     with pytest.raises(
         rollax.UsageError,
-        match="unknown best_metric 'lost'.* If metrics=... computes it, train and resume from Python",
+        match=(
+            "unknown best_metric 'lost'.* If metrics=... computes it, train and resume from Python"
+        ),
     ):
         rollax.resume(result.folder, total_steps=13 * FRAMES)
 
 
-def test_numbers_that_are_not_finite_are_null(train: Callable) -> None:
-    """metrics.jsonl is valid JSON whatever the rewards are."""
+def test_nonfinite_metrics_are_null(train: Callable) -> None:
+    """metrics.jsonl is valid JSON for any rewards."""
     result = train(environment=Bad(good=0, value=float("inf")), eval_max_steps=3)
     assert result.exit_code == 3
 

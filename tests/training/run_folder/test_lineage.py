@@ -1,4 +1,4 @@
-"""The history of an evolving population that another program has damaged: a run goes on, and none of its commands fails."""
+"""Tests of damaged lineages of evolving populations. Runs and commands continue."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Metrics on disk: appended, valid, readable after a kill, one run after a resume."""
+"""Tests of metric sinks: files, TensorBoard, Weights & Biases, and Trackio."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def write(path, *records, resume_from=None):
 
 
 @pytest.mark.quick
-def test_what_is_written_is_read(tmp_path):
+def test_written_metrics_are_read_back(tmp_path):
     path = tmp_path / "new" / "metrics.jsonl"
     write(
         path,
@@ -36,7 +36,7 @@ def test_what_is_written_is_read(tmp_path):
     assert second == {"step": 2**40 + 1, "loss": 0.5, "best": 2.0}
 
 
-def test_every_line_is_there_at_once(tmp_path):
+def test_every_line_is_flushed(tmp_path):
     path = tmp_path / "metrics.jsonl"
     sink = metric_sinks.make_json_lines_sink(path)
     sink.write(1, {"loss": 1.0})
@@ -62,7 +62,7 @@ def test_nan_and_infinity_are_null_in_valid_json(tmp_path):
     }
 
 
-def test_nothing_is_rewritten_and_a_line_cut_short_harms_no_other(tmp_path):
+def test_an_incomplete_line_does_not_affect_others(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write(path, (1, {"loss": 1.0}), (2, {"loss": 2.0}))
     before = path.read_bytes()[:-7]
@@ -72,15 +72,16 @@ def test_nothing_is_rewritten_and_a_line_cut_short_harms_no_other(tmp_path):
     assert [record["step"] for record in metric_sinks.read_metrics(path)] == [1, 3]
 
 
-def test_reading_passes_over_what_is_no_record(tmp_path):
+def test_invalid_lines_are_skipped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(
-        b'{"step": 1}\n\n[1, 2]\nnull\n\xff\xfe\n{"loss": 2}\n{"step": "2"}\n{"step": 3}\n{"step": 4, "lo'
+        b'{"step": 1}\n\n[1, 2]\nnull\n\xff\xfe\n{"loss": 2}\n{"step": "2"}\n{"step": '
+        b'3}\n{"step": 4, "lo'
     )
     assert metric_sinks.read_metrics(path) == [{"step": 1}, {"step": 3}]
 
 
-def test_a_resume_supersedes_what_was_logged_after_its_step(tmp_path):
+def test_a_resume_supersedes_later_lines(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write(path, (10, {"session": 1}), (20, {"session": 1}), (30, {"session": 1}))
     write(path, (30, {"session": 2}), (40, {"session": 2}), resume_from=20)
@@ -90,12 +91,12 @@ def test_a_resume_supersedes_what_was_logged_after_its_step(tmp_path):
     assert found == [(10, 1), (20, 1), (30, 2), (40, 3)]
 
 
-def test_a_missing_file_is_a_clear_error(tmp_path):
+def test_a_missing_file_raises_usage_error(tmp_path):
     with pytest.raises(UsageError, match="nowhere.jsonl"):
         metric_sinks.read_metrics(tmp_path / "nowhere.jsonl")
 
 
-def test_one_sink_writes_to_all():
+def test_combined_sinks_write_to_all():
     seen, closed = [], []
     sinks = [
         metric_sinks.MetricSink(
@@ -112,7 +113,7 @@ def test_one_sink_writes_to_all():
 
 
 def events(folder):
-    """(step, name, value) and the steps at which a session began, in order of writing."""
+    """Return (step, name, value) and the first steps of sessions in the order of writing."""
     from tensorboardX.event_file_writer import EventFileWriter  # noqa: F401 - the package must be there
     from tensorboardX.proto.event_pb2 import Event
 
@@ -130,7 +131,7 @@ def events(folder):
     return scalars, starts
 
 
-def test_tensorboard_holds_the_same_and_a_resume_purges(tmp_path):
+def test_tensorboard_has_the_same_values_and_a_resume_purges(tmp_path):
     first = metric_sinks.make_tensorboard_sink(tmp_path / "1")
     first.write(2**33, {"loss": 0.5, "bad": float("nan")})
     first.close()
@@ -143,7 +144,7 @@ def test_tensorboard_holds_the_same_and_a_resume_purges(tmp_path):
 
 
 @pytest.mark.parametrize("package", ["wandb", "trackio"])
-def test_a_missing_package_is_an_error_that_says_how_to_get_it(tmp_path, monkeypatch, package):
+def test_a_missing_package_raises_usage_error(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError, match=re.escape(install_command(package))):
         if package == "wandb":
@@ -169,7 +170,7 @@ def test_dashboards_have_sections(name, shown):
     assert metric_sinks.add_section_prefix(name) == shown
 
 
-def test_a_single_run_is_one_by_sections_with_its_settings(train):
+def test_a_single_run_has_sections_and_settings(train):
     folder = train(updates=4, tensorboard=True).folder
     scalars, _ = events(folder / "tensorboard")
     names = {name for _, name, _ in scalars if not name.startswith("_hparams_")}
@@ -186,7 +187,7 @@ def test_a_single_run_is_one_by_sections_with_its_settings(train):
     assert found == pytest.approx(entropy) and len(found) > 1
 
 
-def test_every_member_of_a_population_is_a_run_with_its_own_settings(train):
+def test_every_member_of_a_population_is_a_dashboard_run(train):
     folder = train(
         updates=4, tensorboard=True, sweep={"learning_rate": [0.001, 0.01]}, seeds=2
     ).folder
@@ -211,7 +212,7 @@ def test_every_member_of_a_population_is_a_run_with_its_own_settings(train):
 
 
 def hyperparameters(folder):
-    """The settings that TensorBoard compares a run by."""
+    """Return the hyperparameters that TensorBoard shows for a run."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
@@ -231,7 +232,7 @@ def hyperparameters(folder):
     return found
 
 
-def test_a_large_population_is_one_run_of_means(train, monkeypatch):
+def test_a_large_population_is_one_dashboard_run_of_means(train, monkeypatch):
     monkeypatch.setattr(recorder, "MAX_DASHBOARD_RUNS", 2)
     folder = train(updates=4, tensorboard=True, seeds=3).folder
     scalars, _ = events(folder / "tensorboard")
@@ -243,7 +244,7 @@ def test_a_large_population_is_one_run_of_means(train, monkeypatch):
 
 
 def test_weights_and_biases_has_a_group_of_members(train, monkeypatch):
-    """By a stand-in of the package that keeps what it is told."""
+    """A fake package records the calls."""
     begun = []
 
     class Run:
@@ -280,7 +281,7 @@ def test_weights_and_biases_has_a_group_of_members(train, monkeypatch):
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_weights_and_biases_is_silent_in_a_quiet_run(tmp_path, monkeypatch, quiet):
-    """By its own setting; a stand-in of the package keeps what `init` receives."""
+    """The package has a setting for this. A fake package records the arguments of `init`."""
     begun = []
     run = types.SimpleNamespace(
         define_metric=lambda *_, **__: None, log=lambda values: None, finish=lambda: None
@@ -302,7 +303,7 @@ def test_weights_and_biases_is_silent_in_a_quiet_run(tmp_path, monkeypatch, quie
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_trackio_is_silent_in_a_quiet_run(tmp_path, monkeypatch, capsys, quiet):
-    """It has no setting for that; a stand-in of the package prints as the package does."""
+    """The package has no setting for this. A fake package prints as the package does."""
     run = types.SimpleNamespace(
         log=lambda *_, **__: None, finish=lambda: print("trackio: finished")
     )

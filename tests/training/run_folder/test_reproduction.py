@@ -1,4 +1,4 @@
-"""The command and the program that repeat a run make the same specification; settings are told from presets and defaults."""
+"""Tests of commands and scripts that repeat a run, and of the origin of settings."""
 
 import dataclasses
 import shlex
@@ -62,12 +62,12 @@ SPECS: dict[str, Callable[[], Spec]] = {
 
 
 class Made(BaseException):
-    """What a command would do is all checked: the next thing is the folder of its run."""
+    """Raised in place of creating the run folder, after all arguments were checked."""
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
-    """The specifications of what begins to train."""
+    """Return a list that receives the specifications of runs that would start."""
     found = list[Spec]()
 
     def create(spec: Spec, environment: Any) -> Path:
@@ -79,7 +79,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
 
 
 def plain(spec: Spec) -> dict[str, Any]:
-    """What a specification says; arguments as text, which a command line gives them as."""
+    """Return the fields of a specification, with arguments as text like on the command line."""
     values = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     for name in ("arguments", "eval_arguments"):
         values[name] = {key: str(value).lower() for key, value in values[name].items()}
@@ -87,7 +87,7 @@ def plain(spec: Spec) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_the_command_makes_the_same_run(name: str, made: list[Spec]) -> None:
+def test_the_command_repeats_the_run(name: str, made: list[Spec]) -> None:
     wanted = SPECS[name]()
     words = shlex.split(reproduction.format_train_command(wanted, "runs/one"))
     with pytest.raises(Made):
@@ -96,15 +96,15 @@ def test_the_command_makes_the_same_run(name: str, made: list[Spec]) -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_the_program_makes_the_same_run(name: str, made: list[Spec]) -> None:
+def test_the_script_repeats_the_run(name: str, made: list[Spec]) -> None:
     wanted = SPECS[name]()
     with pytest.raises(Made):
         exec(reproduction.format_train_script(wanted, "runs/one"), {})
     assert plain(made[0]) == plain(wanted)
 
 
-def test_what_was_passed_is_named() -> None:
-    """Objects of the user's own, by names; modules and opponents."""
+def test_objects_modules_and_opponents_in_scripts() -> None:
+    """Objects are variables, and commands have modules and opponents."""
     own = dataclasses.replace(
         spec(), own_environment=True, environment="mine/World", arguments={}, network=CUSTOM
     )
@@ -127,8 +127,8 @@ def test_what_was_passed_is_named() -> None:
     )
 
 
-def test_settings_are_told_apart() -> None:
-    """What was given, what is the preset's, and what is the default."""
+def test_the_origin_of_settings() -> None:
+    """Settings are given, from the preset, or defaults."""
     found = {
         each.name: each
         for each in reproduction.list_settings(spec(config={"gamma": 0.5, "num_envs": 16}))
@@ -136,7 +136,7 @@ def test_settings_are_told_apart() -> None:
     assert (found["config.gamma"].value, found["config.gamma"].preset) == (0.5, 0.98)
     assert found["config.gamma"].default == rollax.PPOConfig().gamma
     assert [name for name, each in found.items() if each.is_overridden] == ["config.gamma"]
-    assert found["config.num_envs"].is_tuned  # as the preset has it, though it was given
+    assert found["config.num_envs"].is_tuned  # equal to the preset, although it was given
     assert found["total_steps"].is_tuned and not found["config.clip_values"].is_tuned
     assert (
         "config.total_updates" not in found
@@ -145,8 +145,8 @@ def test_settings_are_told_apart() -> None:
     )
 
 
-def test_arguments_of_environments() -> None:
-    """Those of the preset are its own, also as text."""
+def test_the_origin_of_environment_arguments() -> None:
+    """Arguments of the preset are recognized, also as text."""
     maze = spec("map_elites", "control/point-maze", arguments={"time_limit": "9"})
     found = {
         each.name: each for each in reproduction.list_settings(maze) if each.name.startswith("env.")
@@ -159,6 +159,6 @@ def test_arguments_of_environments() -> None:
     } & set(found) == set()
 
 
-def test_values_as_python_has_them() -> None:
+def test_literals_evaluate_to_their_values() -> None:
     values = {"a": (1.5,), "b": [-float("inf"), True, None], 'c"\n': "d'\"", "e": (), "f": {}}
     assert eval(reproduction._format_literal(values)) == values

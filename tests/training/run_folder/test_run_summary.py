@@ -1,4 +1,4 @@
-"""A run in a line."""
+"""Tests of run summaries."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from rollax.training.run_folder.run_summary import summarize_run
 from support.runs import FRAMES, Script
 
 
-def test_a_run_that_is_done(train: Callable[..., Any]) -> None:
+def test_summary_of_a_finished_run(train: Callable[..., Any]) -> None:
     result = train("done", updates=4, eval_count=2)
     row = summarize_run(result.folder)
     lines = [
@@ -34,7 +34,7 @@ def test_a_run_that_is_done(train: Callable[..., Any]) -> None:
     assert (row["algorithm"], row["environment"]) == ("ppo", "probe/memory")
 
 
-def test_what_is_running_stopped_or_unreadable(train: Callable[..., Any]) -> None:
+def test_summary_of_running_stopped_and_unreadable_runs(train: Callable[..., Any]) -> None:
     found: list[str] = []
     folders: list[Path] = []
 
@@ -59,7 +59,7 @@ def test_what_is_running_stopped_or_unreadable(train: Callable[..., Any]) -> Non
     assert row["status"] == "unreadable" and str(config) in row["problem"] and row["best"] is None
 
 
-def test_the_command(
+def test_the_ls_command(
     train: Callable[..., Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = train("one", updates=2).folder

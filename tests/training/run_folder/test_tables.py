@@ -1,4 +1,4 @@
-"""Runs are found wherever they lie, and read as tables whose numbers are those of their files."""
+"""Tests of finding runs, and of reading them as tables."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from rollax.training.run_folder.tables import Tables, find_runs
 
 @pytest.fixture
 def runs(undisturbed, tmp_path):
-    """Two runs in a folder of folders, among other things; one has the policies of opponents."""
+    """Return a folder with two runs among other files. One has policies of opponents."""
     for name in ("a/first", "b/deeper/second"):
         shutil.copytree(undisturbed, tmp_path / name, ignore=shutil.ignore_patterns("checkpoints"))
     shutil.copytree(
@@ -35,24 +35,22 @@ def test_runs_are_found_by_folder_and_pattern(runs, monkeypatch):
     first, second = runs / "a" / "first", runs / "b" / "deeper" / "second"
     assert find_runs([first]) == [first]
     assert find_runs([runs]) == [first, second]
-    assert find_runs([runs / "b", first, runs / "a"]) == [
-        second,
-        first,
-    ]  # in the order given, each once
+    # In the given order, without duplicates.
+    assert find_runs([runs / "b", first, runs / "a"]) == [second, first]
     monkeypatch.chdir(runs)
     notes = []
     assert [path.resolve() for path in find_runs(["*"], notes.append)] == [first, second]
     assert len(notes) == 1 and "empty" in notes[0] and "notes.txt" in notes[0]
 
 
-def test_a_link_to_a_run_is_one(runs):
+def test_a_link_to_a_run_is_a_run(runs):
     (runs / "empty" / "link").symlink_to(runs / "a" / "first")
     assert find_runs([runs / "empty"]) == [runs / "empty" / "link"]
-    assert len(find_runs([runs])) == 2  # each once
+    assert len(find_runs([runs])) == 2  # without duplicates
 
 
 @pytest.mark.parametrize("name", ["empty", "notes.txt"])
-def test_where_there_is_no_run_is_said(runs, name):
+def test_folders_without_runs_raise_usage_error(runs, name):
     with pytest.raises(UsageError, match=f"{name} is not a run and contains no runs"):
         find_runs([runs / name])
     with pytest.raises(UsageError, match="the folder does not exist"):
@@ -94,9 +92,8 @@ def test_tables_of_members_and_of_several_runs(train, undisturbed):
     lines = [line for line in read_metrics(folder / "metrics.jsonl") if "event" not in line]
     of_third = metrics[(metrics["run"] == str(folder)) & (metrics["member"] == 2)]
     assert of_third["entropy"].tolist() == [line["entropy"][2] for line in lines]
-    assert of_third["updates"].tolist() == [
-        line["updates"] for line in lines
-    ]  # common to all members
+    # The numbers of updates are common to all members.
+    assert of_third["updates"].tolist() == [line["updates"] for line in lines]
     with np.load(folder / "evaluations.npz") as file:
         returns = file["returns"]  # [K, members, episodes]
     found = evaluations[(evaluations["run"] == str(folder)) & (evaluations["member"] == 3)]
@@ -104,7 +101,7 @@ def test_tables_of_members_and_of_several_runs(train, undisturbed):
     assert set(evaluations["run"]) == {str(folder), str(undisturbed)}
 
 
-def test_of_agents_each_has_a_column(tmp_path):
+def test_each_agent_has_a_column(tmp_path):
     options = rollax.RunOptions(
         total_steps=64, run_dir=tmp_path / "hunt", eval_episodes=3, eval_count=1, tensorboard=False
     )
@@ -129,8 +126,8 @@ def test_of_agents_each_has_a_column(tmp_path):
     assert evaluations["return"].to_numpy() == pytest.approx(returns.mean(axis=1))
 
 
-def test_a_run_that_is_being_written(runs):
-    """No evaluation yet, a line cut short, numbers of which some are missing."""
+def test_an_incomplete_run(runs):
+    """There is no evaluation yet, the last line is incomplete, and some values are missing."""
     folder = runs / "a" / "first"
     (folder / "evaluations.npz").unlink()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -150,14 +147,14 @@ def test_a_run_that_is_being_written(runs):
     assert len(rollax.read(folder).metrics) == 0
 
 
-def test_without_pandas_it_is_said(undisturbed, monkeypatch):
+def test_missing_pandas_raises_usage_error(undisturbed, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UsageError, match=re.escape(install_command("pandas"))):
         rollax.read(undisturbed)
 
 
 def test_history_joins_evaluations_and_training() -> None:
-    """Non-finite episodes are left out; agents have columns; what one of both lacks is NaN."""
+    """Nonfinite episodes are left out, agents have columns, and missing values are NaN."""
     pandas = pytest.importorskip("pandas")
     metrics = pandas.DataFrame(
         {"run": ["a"] * 2, "member": [0, 0], "step": [32, 64], "wall_time": [1.0, 2.0], "loss": 0.5}

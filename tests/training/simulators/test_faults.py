@@ -1,4 +1,4 @@
-"""What simulators return or raise that ends a run: masks without a choice, values of other kinds, errors of any kind."""
+"""Tests of simulators with faults that end a run: masks, types of values, and exceptions."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,10 @@ CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
 
 
 class Board(gymnasium.Env):
-    """Five places to fill. `fault`: what is wrong with the mask of the third step."""
+    """Environment with five places to fill.
+
+    `fault` selects the fault of the mask in the third step.
+    """
 
     observation_space = spaces.Box(0, 1, (5,))
     action_space = spaces.Discrete(5)
@@ -56,7 +59,7 @@ class Board(gymnasium.Env):
 
 
 def played(fault: str = "", dtype: Any = np.float32, steps: int = 5) -> list[Any]:
-    """The steps of two simulators by legal actions."""
+    """Return the steps of two simulators that take legal actions."""
     environment = rollax.from_gymnasium(lambda: Board(fault, dtype), name="test/board")
     simulators = runner.make_simulators(environment, 2, 0, 60.0)
     obs, found = simulators.reset([0, 1]), []
@@ -68,14 +71,14 @@ def played(fault: str = "", dtype: Any = np.float32, steps: int = 5) -> list[Any
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, bool])
 @pytest.mark.parametrize("fault", ["", "none at the end"])
-def test_masks_need_no_choice_where_the_task_has_ended(fault: str, dtype: Any) -> None:
+def test_masks_may_be_empty_after_termination(fault: str, dtype: Any) -> None:
     steps = played(fault, dtype, 7)
     assert steps[4].terminated.all() and not steps[4].next_obs["action_mask"].any()
     assert steps[4].obs["action_mask"].all() and steps[6].reward.all()
 
 
-def test_all_actions_are_legal_where_an_episode_was_cut_off_without_a_choice() -> None:
-    """The value of that observation is bootstrapped from."""
+def test_empty_masks_become_all_legal_after_truncation() -> None:
+    """The value of that observation is used as a bootstrap."""
     last = played("truncated")[4]
     assert last.truncated.all() and last.next_obs["action_mask"].all()
 
@@ -85,7 +88,10 @@ def test_all_actions_are_legal_where_an_episode_was_cut_off_without_a_choice() -
     [
         (
             "empty",
-            "simulator 0: action_mask must leave a legal action until the episode ends, got .* at step 3 of an episode",
+            (
+                "simulator 0: action_mask must leave a legal action until the episode ends, got .* "
+                "at step 3 of an episode"
+            ),
         ),
         (
             "missing",
@@ -93,17 +99,20 @@ def test_all_actions_are_legal_where_an_episode_was_cut_off_without_a_choice() -
         ),
         (
             "short",
-            r"simulator 0 failed in its step: info\['action_mask'\] must have one value for each of 5 actions, got .*\(3,\)",
+            (
+                r"simulator 0 failed in its step: info\['action_mask'\] must have one value for "
+                r"each of 5 actions, got .*\(3,\)"
+            ),
         ),
         ("fractions", r"info\['action_mask'\] must have integers from 0 to 1"),
     ],
 )
-def test_other_masks_are_named_with_their_step(fault: str, message: str) -> None:
+def test_invalid_masks_raise_simulator_error(fault: str, message: str) -> None:
     with pytest.raises(SimulatorError, match=message):
         played(fault)
 
 
-def test_a_mask_that_is_wrong_from_the_start_is_refused() -> None:
+def test_a_mask_that_is_invalid_from_the_start_raises_usage_error() -> None:
     class Short(Board):
         def _info(self) -> dict[str, Any]:
             return {"action_mask": np.ones(3)}
@@ -124,14 +133,14 @@ def test_a_mask_that_is_wrong_from_the_start_is_refused() -> None:
 
 
 class Unspeakable(Exception):
-    """An error that cannot say what it is."""
+    """Exception whose message cannot be computed."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
 
 class Failing(gymnasium.Env):
-    """Fails at its tenth step in the way that it is made with."""
+    """Environment that fails in its tenth step with the given fault."""
 
     observation_space = spaces.Box(0, 1, (2,))
     action_space = spaces.Discrete(2)
@@ -168,7 +177,7 @@ class Failing(gymnasium.Env):
         ((1.0, None), "simulator 0 failed in its step: terminated must be True or False, got None"),
     ],
 )
-def test_whatever_a_simulator_does_the_run_is_saved(
+def test_a_run_is_saved_whatever_a_simulator_does(
     fault: Any, message: str, tmp_path: Path, capsys: Any
 ) -> None:
     environment = rollax.from_gymnasium(
@@ -178,12 +187,11 @@ def test_whatever_a_simulator_does_the_run_is_saved(
     result = rollax.train("ppo", environment, total_steps=64, config=CONFIG, options=options)
     told = capsys.readouterr()
     assert (result.status, result.exit_code, result.steps) == ("failed", 4, 16)
-    assert message in " ".join(
-        (told.out + told.err).split()
-    )  # lines end where a narrow terminal does
+    # Lines are wrapped at the width of the terminal.
+    assert message in " ".join((told.out + told.err).split())
 
 
-def test_only_making_a_simulator_is_a_mistake_in_usage() -> None:
+def test_only_constructors_of_simulators_raise_usage_error() -> None:
     def fail() -> None:
         raise UsageError("a package is missing")
 
@@ -193,7 +201,7 @@ def test_only_making_a_simulator_is_a_mistake_in_usage() -> None:
         call_simulator("simulator 0", "reset", fail)
 
 
-def test_rewards_of_one_element_are_numbers() -> None:
+def test_rewards_with_one_element_are_converted() -> None:
     class One:
         def reset(self, seed: int | None) -> Any:
             return np.zeros(2, np.float32)

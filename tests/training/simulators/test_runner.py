@@ -1,4 +1,4 @@
-"""Laws of environments on the host: what is learnt in simulators is what is learnt in the same environment in JAX."""
+"""Tests of host environments: learning equals that in the same environment in JAX."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def _registered() -> None:
 
 
 def made(name: str) -> tuple[Spec, Any, Any, Any]:
-    """The specification of a case, the algorithm in JAX and the one on the host, and that environment."""
+    """Return the specification of a case, both algorithms, and the host environment."""
     algorithm, config, network, continuous = CASES[name]
     options = RunOptions(total_steps=10_000, eval_episodes=5)
     spec = make_spec(algorithm, "test/counter", {}, config, network, options, None)
@@ -83,8 +83,8 @@ MARKS = {name: pytest.mark.slow for name in CASES if name not in FAST} | {
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in CASES])
-def test_what_is_learnt_on_the_host_is_what_is_learnt_in_jax(name: str) -> None:
-    """Observations, actions, rewards, ends, carries and what the policy gave; then parameters, metrics and all else."""
+def test_learning_on_the_host_equals_learning_in_jax(name: str) -> None:
+    """Compare the rollout, then parameters, metrics and the rest of the state."""
     spec, compiled, algorithm, environment = made(name)
     key = jax.random.key(3)
     state, on_host_state = compiled.init(key, spec.config), algorithm.init(key, spec.config)
@@ -110,7 +110,7 @@ def test_what_is_learnt_on_the_host_is_what_is_learnt_in_jax(name: str) -> None:
         ended += float(metrics.episodes.number)
         assert set(metrics.episodes.info) == {"sum"}
     assert ended > 3, "episodes end in these updates"
-    # All that is not the environments' own.
+    # All except the states of environments.
     same(strip(on_host_state), strip(state), "state")
     acts.close()
 
@@ -130,8 +130,8 @@ def same(ours: Any, theirs: Any, what: str) -> None:
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-5, err_msg=what)
 
 
-def test_the_settings_of_a_long_run_are_read_again(tmp_path: Path) -> None:
-    """Whose updates are as short as they can be, and whose lines of metrics lie many of them apart."""
+def test_the_specification_of_a_long_run_is_read_back(tmp_path: Path) -> None:
+    """Its updates have a single step, and many of them share a line of metrics."""
     config = {"num_envs": 1, "capacity": 1000, "replay_ratio": 1.0}
     spec = adapt_to_host(
         make_spec("dqn", "test/counter", {}, config, None, RunOptions(total_steps=1_000_000), None)
@@ -141,7 +141,7 @@ def test_the_settings_of_a_long_run_are_read_again(tmp_path: Path) -> None:
     assert read_spec(tmp_path) == spec
 
 
-def test_what_only_compiled_environments_can() -> None:
+def test_options_that_require_compiled_environments() -> None:
     environment = on_host()
     with pytest.raises(UsageError, match="runs on the host, which map_elites does not support"):
         api.train("map_elites", environment, total_steps=64, quiet=True)
@@ -160,8 +160,8 @@ def test_what_only_compiled_environments_can() -> None:
     assert rollax.check_environment(environment, steps=30).episodes >= 5
 
 
-def test_worker_processes_that_would_have_nothing_to_do() -> None:
-    """Workers are refused for compiled environments and for EnvPool, which has its own threads."""
+def test_worker_processes_without_host_simulators_raise_usage_error() -> None:
+    """These are compiled environments, and EnvPool, which uses threads."""
     pool = HostedEnvironment(
         "test/pool",
         Discrete(2),

@@ -1,4 +1,4 @@
-"""Simulators side by side, in this process and in others; and what a run does with those that fail."""
+"""Tests of vectorized simulators in this process and in workers, and of runs with failing ones."""
 
 import multiprocessing
 import os
@@ -41,7 +41,7 @@ OPTIONS = {"eval_episodes": 3, "eval_count": 1, "tensorboard": False}
 
 @pytest.fixture(scope="module")
 def _in_workers() -> Iterator[Any]:
-    """Five simulators in two processes, which take seconds to start."""
+    """Yield five simulators in two processes, which take seconds to start."""
     simulators = runner.make_simulators(on_host(), 5, 2, 60.0, ("sum",))
     yield simulators
     simulators.close()
@@ -53,7 +53,7 @@ def rollout(simulators: Any, steps: int) -> list[Any]:
 
 
 @pytest.mark.quick
-def test_workers_give_what_this_process_gives(_in_workers: Any) -> None:
+def test_workers_equal_in_process_simulators(_in_workers: Any) -> None:
     here = runner.make_simulators(on_host(), 5, 0, 60.0, ("sum",))
     ours, theirs = rollout(here, 12), rollout(_in_workers, 12)
     assert sum(int(x.terminated.sum() + x.truncated.sum()) for x in ours[1:]) > 5
@@ -61,8 +61,8 @@ def test_workers_give_what_this_process_gives(_in_workers: Any) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_the_last_observation_is_the_true_one_and_the_next_begins_an_episode() -> None:
-    """Also where time is up; a step that does both terminates."""
+def test_the_last_observation_is_followed_by_a_reset() -> None:
+    """This includes the time limit. A step that reaches both ends terminates."""
     simulators = runner.make_simulators(on_host(), 1, 0, 60.0, ("sum",))
     simulators.reset([0])
     steps: list[SimulatorStep] = [
@@ -79,7 +79,7 @@ def test_the_last_observation_is_the_true_one_and_the_next_begins_an_episode() -
 
 
 class CountingPool:
-    """As the pools of EnvPool are: numbers of those that move come back in any order, and an end needs a reset."""
+    """Pool like those of EnvPool: results come in any order, and an end needs a reset."""
 
     def __init__(self, number: int, seed: int) -> None:
         self.state, self.seed, self.begun, self.closed = np.zeros((number, 2)), seed, 0, False
@@ -110,7 +110,7 @@ class CountingPool:
         self.closed = True
 
 
-def test_pools_give_what_simulators_give() -> None:
+def test_pools_equal_simulators() -> None:
     here = runner.make_simulators(on_host(), 5, 0, 60.0, ("sum",))
     pool = PooledSimulators(CountingPool, 5, SimulatorSpec(np.zeros(2, np.float32), ("sum",)))
     for a, b in zip(
@@ -126,7 +126,7 @@ def test_pools_give_what_simulators_give() -> None:
     pool.close()
 
 
-def test_only_those_asked_for_move(_in_workers: Any) -> None:
+def test_only_selected_simulators_step(_in_workers: Any) -> None:
     _in_workers.reset([None] * 5)
     where = np.array([True, False, False, False, True])
     after = _in_workers.step(np.ones(5, np.int32), None, where)
@@ -148,10 +148,10 @@ HANGS = pytest.param(
 
 
 @pytest.mark.parametrize(("fault", "message"), [*FAULTS.items(), HANGS])
-def test_a_simulator_that_fails_costs_the_update_under_way(
+def test_a_failing_simulator_loses_only_the_current_update(
     fault: str, message: str, tmp_path: Path, capsys: Any
 ) -> None:
-    """Exit code 4; the state of the last update is saved, and a resumed run goes on from it."""
+    """The exit code is 4. The state of the last update is saved, and the run can be resumed."""
     run = tmp_path / "run"
     options = OPTIONS | {"run_dir": run, "env_timeout": 2.0}
     result = api.train(
@@ -172,8 +172,8 @@ def test_a_simulator_that_fails_costs_the_update_under_way(
 @pytest.mark.parametrize(
     ("fault", "message"), [*list(FAULTS.items())[:2], ("nan", FAULTS["nan"]), HANGS]
 )
-def test_a_simulator_that_fails_while_it_is_drawn(fault: str, message: str, drawn: Path) -> None:
-    """In the words and with the exit code of a run, which the command line prints: it may raise whatever it likes."""
+def test_a_failing_simulator_while_rendering(fault: str, message: str, drawn: Path) -> None:
+    """The error is that of a run, whatever the simulator raises."""
     with pytest.raises(SimulatorError, match=f"the simulator of test/counter .*{message}"):
         render(drawn, drawn / "episode.gif", environment=on_host(fault=fault, at=2, limit=None))
     assert not (drawn / "episode.gif").exists()
@@ -181,7 +181,7 @@ def test_a_simulator_that_fails_while_it_is_drawn(fault: str, message: str, draw
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of the counter."""
+    """Return the folder of a run of the counter."""
     options = OPTIONS | {
         "run_dir": tmp_path_factory.mktemp("drawn") / "run",
         "eval_count": 0,
@@ -192,7 +192,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).folder
 
 
-def test_what_is_no_number_counts_as_missing_and_what_cannot_be_closed_costs_nothing(
+def test_invalid_info_is_missing_and_errors_of_close_are_warnings(
     tmp_path: Path,
 ) -> None:
     simulators = runner.make_simulators(on_host(fault="text", at=2), 1, 0, 60.0, ("sum",))
@@ -221,7 +221,7 @@ def test_what_is_no_number_counts_as_missing_and_what_cannot_be_closed_costs_not
 
 
 class Slow:
-    """A simulator that takes its time to begin an episode."""
+    """Simulator whose reset is slow."""
 
     def reset(self, seed: int | None) -> Any:
         time.sleep(0.3)
@@ -229,7 +229,7 @@ class Slow:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a timer")
-def test_each_simulator_has_the_time_that_is_given() -> None:
+def test_the_timeout_applies_to_each_simulator() -> None:
     layout = SimulatorSpec(np.zeros(2, np.float32), ())
     assert InProcessSimulators(Slow, 4, layout, timeout=0.9).reset([None] * 4).shape == (4, 2)
     with pytest.raises(SimulatorError, match="simulator 0 did not respond within 0.1 s"):
@@ -237,8 +237,8 @@ def test_each_simulator_has_the_time_that_is_given() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_workers_outlive_what_asks_the_run_to_stop(_in_workers: Any) -> None:
-    """Terminals and schedulers signal whole groups of processes; only the run answers, by saving and closing its workers."""
+def test_workers_ignore_signals_to_stop(_in_workers: Any) -> None:
+    """Terminals and schedulers signal whole process groups. The run then closes its workers."""
     _in_workers.reset([None] * 5)
     for worker in _in_workers._workers:
         os.kill(worker.process.pid, signal.SIGTERM)
@@ -246,7 +246,7 @@ def test_workers_outlive_what_asks_the_run_to_stop(_in_workers: Any) -> None:
     assert _in_workers.step(np.ones(5, np.int32)).reward.tolist() == [1.0] * 5
 
 
-def test_no_worker_is_left_where_one_fails_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_worker_remains_if_one_fails_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Any, timeout: float) -> None:
         raise SimulatorError("the worker process of simulators 0 did not respond")
 
@@ -267,8 +267,11 @@ if __name__ == "__main__":
 """
 
 
-def test_each_simulator_of_a_worker_has_its_time() -> None:
-    """Four answer after 1.2 s with a limit of 1 s for each; .2 s are too short for one."""
+def test_the_timeout_applies_to_each_simulator_of_a_worker() -> None:
+    """Four simulators need 1.2 s, with a limit of 1 s each.
+
+    A limit of 0.2 s is too short for one.
+    """
     layout = SimulatorSpec(np.zeros(2, np.float32), ())
     simulators = MultiprocessSimulators(Slow, 4, layout, 1, 1.0)
     assert simulators.reset([None] * 4).shape == (4, 2)
@@ -279,7 +282,7 @@ def test_each_simulator_of_a_worker_has_its_time() -> None:
     simulators.close()
 
 
-def test_workers_that_nobody_closes_do_not_hold_the_process(tmp_path: Path) -> None:
+def test_open_workers_do_not_block_the_end_of_the_process(tmp_path: Path) -> None:
     script = tmp_path / "left.py"
     script.write_text(LEFT)
     path = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -289,7 +292,7 @@ def test_workers_that_nobody_closes_do_not_hold_the_process(tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
 
 
-def test_an_id_that_no_other_process_knows_can_be_sent_to_workers() -> None:
+def test_a_locally_registered_id_is_sent_to_workers() -> None:
     gymnasium.register("Unknown-v0", entry_point=GymnasiumCounter)
     environment = rollax.from_gymnasium("Unknown-v0")
     gymnasium.registry.pop("Unknown-v0")
@@ -298,13 +301,13 @@ def test_an_id_that_no_other_process_knows_can_be_sent_to_workers() -> None:
     simulators.close()
 
 
-def test_what_pickle_refuses_cannot_be_sent_to_workers() -> None:
+def test_a_constructor_that_cannot_be_pickled_raises_usage_error() -> None:
     with pytest.raises(UsageError, match="cannot be sent to worker processes"):
         environment = rollax.from_gymnasium(lambda: GymnasiumCounter(), name="mine/unnamed")
         runner.make_simulators(environment, 1, 1, 60.0)
 
 
-def test_a_script_without_a_guard_does_not_train_in_its_workers(
+def test_a_script_without_main_guard_does_not_train_in_its_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
@@ -312,8 +315,8 @@ def test_a_script_without_a_guard_does_not_train_in_its_workers(
         api.train("ppo", on_host(), total_steps=32)
 
 
-def test_a_resumed_run_learns_on_from_what_was_saved(tmp_path: Path) -> None:
-    """Episodes begin anew, but networks and the optimizer's moments and count go on."""
+def test_a_resumed_run_continues_from_the_saved_state(tmp_path: Path) -> None:
+    """Episodes restart. Networks and the state of the optimizer are restored."""
     run = tmp_path / "run"
     options = OPTIONS | {"run_dir": run}
     api.train(
@@ -333,14 +336,14 @@ def test_a_resumed_run_learns_on_from_what_was_saved(tmp_path: Path) -> None:
         {int(x) for x in jax.tree.leaves(t.optimizer) if x.dtype == np.int32 and x.ndim == 0}
         for t in (saved, after)
     ]
-    assert counts == [{2}, {6}]  # one gradient step an update of 16 steps
+    assert counts == [{2}, {6}]  # one gradient step per update of 16 steps
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a timer in another process")
 @pytest.mark.parametrize(
     ("fault", "message"), [("die", "died with exit code 9"), ("hang", "did not respond within 2 s")]
 )
-def test_a_run_outlives_its_worker_processes(
+def test_a_run_is_saved_if_a_worker_fails(
     fault: str, message: str, tmp_path: Path, capsys: Any
 ) -> None:
     run = tmp_path / "run"
@@ -356,7 +359,7 @@ def test_a_run_outlives_its_worker_processes(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="exit codes of processes")
-def test_processes_that_die_or_hang_are_named() -> None:
+def test_errors_of_processes_that_die_or_hang() -> None:
     dies = runner.make_simulators(on_host(fault="die", at=2), 2, 1, 60.0)
     hangs = runner.make_simulators(on_host(fault="hang", at=2), 2, 1, 1.0)
     for simulators, message in ((dies, "died with exit code 9"), (hangs, "not respond within 1 s")):
@@ -367,8 +370,8 @@ def test_processes_that_die_or_hang_are_named() -> None:
         simulators.close()
 
 
-def test_evaluations_are_of_every_episode_and_the_same_each_time(tmp_path: Path) -> None:
-    """As many as asked for, whatever the number of simulators; the policy's own evaluation too."""
+def test_evaluations_count_every_episode_and_are_deterministic(tmp_path: Path) -> None:
+    """The number of episodes does not depend on the number of simulators, also in `evaluate`."""
     options = OPTIONS | {"run_dir": tmp_path / "run", "eval_episodes": 40, "eval_count": 2}
     environment = on_host()
     result = api.train(
@@ -393,8 +396,8 @@ def test_evaluations_are_of_every_episode_and_the_same_each_time(tmp_path: Path)
         policy.evaluate(2, jax.random.key(0), descriptor="final")
 
 
-def test_a_population_learns_side_by_side(tmp_path: Path) -> None:
-    """Member k is the run that its seed gives alone."""
+def test_a_population_in_simulators(tmp_path: Path) -> None:
+    """Each member equals the single run of its seed."""
     options = OPTIONS | {"run_dir": tmp_path / "run"}
     both = api.train(
         "ppo", on_host(), total_steps=48, seeds=2, config=CONFIG, options=options, quiet=True
@@ -421,8 +424,8 @@ def test_a_population_learns_side_by_side(tmp_path: Path) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_episodes_outlast_generations(tmp_path: Path) -> None:
-    """Of members that stay: where one was longer than a generation no fitness was ever known."""
+def test_episodes_continue_over_generations(tmp_path: Path) -> None:
+    """Members that survive continue their episodes, which may be longer than a generation."""
     config = CONFIG | {"num_steps": 2}
     options = OPTIONS | {"run_dir": tmp_path / "run", "evolve_every": 4}
     evolve = {"learning_rate": (1e-4, 1e-2)}
@@ -446,14 +449,14 @@ def test_episodes_outlast_generations(tmp_path: Path) -> None:
     assert any(parent != [0, 1, 2, 3] for parent in parents)
 
 
-def test_a_number_that_no_info_has_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_unknown_info_metric_raises_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown number in the info of .* 'lives'"):
         options = OPTIONS | {"run_dir": tmp_path / "run", "eval_info": ("lives=sum",)}
         api.train("ppo", on_host(), total_steps=16, config=CONFIG, options=options, quiet=True)
     assert not (tmp_path / "run").exists()
 
 
-def test_an_environment_of_gymnasium_as_an_object() -> None:
+def test_a_gymnasium_environment_as_an_object() -> None:
     environment = rollax.from_gymnasium(GymnasiumCounter, max_episode_steps=9)
     assert (environment.name, environment.action_space, environment.time_limit) == (
         "own/GymnasiumCounter",

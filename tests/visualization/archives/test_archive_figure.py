@@ -1,4 +1,4 @@
-"""Pictures of archives show what is in their cells, side by side and compared; and the table is that of the policy."""
+"""Tests of figures of archives, comparisons of two archives, and tables of elites."""
 
 import csv
 
@@ -56,7 +56,7 @@ def elites_of(number, dimensions, is_grid, seed=0):
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
-def test_every_pixel_is_of_its_nearest_center(dimensions, monkeypatch):
+def test_every_pixel_shows_the_nearest_center(dimensions, monkeypatch):
     monkeypatch.setattr(cell_charts, "RASTER_SIZE", 24)
     low, high = np.array([-3.0, 10.0])[:dimensions], np.array([1.0, 11.0])[:dimensions]
     center = low + np.random.default_rng(0).random((17, dimensions)) * (high - low)
@@ -70,8 +70,8 @@ def test_every_pixel_is_of_its_nearest_center(dimensions, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(6, 6), None])
-def test_cells_have_their_values(shape, monkeypatch):
-    """And those that are empty none."""
+def test_cells_show_their_values(shape, monkeypatch):
+    """Empty cells have no value."""
     monkeypatch.setattr(cell_charts, "RASTER_SIZE", 30)
     found = elites_of(36, 2, shape is not None)
     layout = cell_charts.make_layout(found, shape, ((0.0, 0.0), (1.0, 1.0)))
@@ -81,14 +81,17 @@ def test_cells_have_their_values(shape, monkeypatch):
     if shape is None:
         expected = values[cell_charts.rasterize_cells(layout)]
     else:
-        expected = values.reshape(shape).T  # the first dimension to the right, the second upwards
+        expected = values.reshape(shape).T  # the first dimension points right, the second upwards
     np.testing.assert_array_equal(np.ma.filled(shown, np.nan), expected)
     assert axis.get_xlim() == (0, 1) and axis.get_ylim() == (0, 1)
 
 
 @pytest.mark.quick
-def test_lines_are_elites(monkeypatch):
-    """One for each, in units of the bounds, the best on top; of many some, the worst and the best among them."""
+def test_elites_in_many_dimensions_are_lines(monkeypatch):
+    """Lines are in units of the bounds, with the best on top.
+
+    If there are too many, a subset includes the worst and the best.
+    """
     found = elites_of(50, 4, False)
     layout = cell_charts.make_layout(found, None, ((-1.0,) * 4, (1.0,) * 4))
     for most in (1000, 10):
@@ -110,7 +113,7 @@ def test_lines_are_elites(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_leaves_a_picture_and_a_table(folders, kind):
+def test_a_run_writes_a_figure_and_a_table(folders, kind):
     png, table = archive_figure.write_archive_files(folders[kind])
     assert (png.name, table.name) == ("archive.png", "archive.csv")
     with Image.open(png) as image:
@@ -124,8 +127,8 @@ def test_a_run_leaves_a_picture_and_a_table(folders, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_title_says_the_coverage_of_the_curves(folders, kind):
-    """In cells, also of a population, which says how many elites it has besides."""
+def test_the_title_has_the_logged_coverage(folders, kind):
+    """It is the coverage of cells. Populations also have the number of elites."""
     policy = rollax.load(folders[kind])
     words = archive_figure.describe_coverage(
         policy, selection.best_per_cell(selection.get_elites(policy))
@@ -136,14 +139,14 @@ def test_a_title_says_the_coverage_of_the_curves(folders, kind):
     assert words == f"{number}elites in {coverage:.1%} of {size} cells"
 
 
-def test_of_a_population_a_title_names_the_member(tmp_path):
+def test_the_title_names_the_member(tmp_path):
     folder = trained(tmp_path / "run", sweep={"iso_sigma": [0.01, 0.1]}, seed=3)
     assert archive_figure.archive_title(rollax.load(folder, member=1)).endswith(
         "evaluations\nmember 1 (iso_sigma 0.1, seed 3)"
     )
 
 
-def test_a_run_without_an_archive_leaves_none(run):
+def test_a_run_without_an_archive_writes_nothing(run):
     assert archive_figure.write_archive_files(run) == []
 
 
@@ -158,8 +161,8 @@ def test_two_archives_are_drawn(folders, tmp_path, a, b):
         assert image.width > 2 * image.height
 
 
-def test_what_cannot_be_compared_is_left_out(folders, run, tmp_path):
-    """Another algorithm, or another environment, which it tells of; nothing is written."""
+def test_archives_that_cannot_be_compared_are_skipped(folders, run, tmp_path):
+    """They have another algorithm, or another environment, which is reported."""
     other, told = (
         trained(tmp_path / "sphere", environment="task/sphere", arguments={"dimensions": 8}),
         list[str](),
@@ -177,8 +180,8 @@ def test_what_cannot_be_compared_is_left_out(folders, run, tmp_path):
     assert not (tmp_path / "both.png").exists()
 
 
-def test_the_difference_is_of_cells_that_both_have():
-    """The second minus the first; cells of one alone have a color of their own, those of none stay empty."""
+def test_the_difference_is_over_common_cells():
+    """It is the second minus the first. Cells of only one archive have a separate color."""
     nan = np.nan
     found = Comparison(
         np.array([0, 1, 3]),
@@ -202,7 +205,7 @@ def test_the_difference_is_of_cells_that_both_have():
 _METRICS = {"qd_score": 1.0, "coverage": 0.5, "fitness_best": 1.0, "fitness_mean": 1.0}
 
 
-def test_pictures_that_cannot_be_written(folders, tmp_path):
+def test_a_figure_that_cannot_be_written_raises_usage_error(folders, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         archive_figure.write_archive_png(
@@ -210,7 +213,7 @@ def test_pictures_that_cannot_be_written(folders, tmp_path):
         )
 
 
-def test_curves_of_a_closed_form_are_of_no_episodes(folders, tmp_path):
+def test_curves_of_a_closed_form_do_not_mention_episodes(folders, tmp_path):
     from rollax.visualization.plots import curve_estimates
     from rollax.visualization.plots.learning_curves import make_curves, read_run
 
@@ -229,7 +232,7 @@ def test_curves_of_a_closed_form_are_of_no_episodes(folders, tmp_path):
 
 
 def test_curves_of_members_have_intervals(tmp_path):
-    """The QD score of several seeds, beneath the return, and coverage and best fitness in panels."""
+    """The QD score is below the return, and panels have coverage and best fitness."""
     from rollax.visualization.plots import curve_estimates, intervals, overview
     from rollax.visualization.plots.learning_curves import make_curves, read_run
     from support.figures import plot
@@ -259,8 +262,8 @@ def test_curves_of_members_have_intervals(tmp_path):
     ("dimensions", "shape"), [(4, None), (4, (2, 3, 3, 2)), (1, (36,)), (1, None)]
 )
 @pytest.mark.parametrize("is_alike", [False, True])
-def test_archives_of_any_dimensions_are_compared(dimensions, shape, is_alike):
-    """Also where no cell is of one alone."""
+def test_archives_with_any_number_of_dimensions_are_compared(dimensions, shape, is_alike):
+    """This includes archives with the same cells."""
     first, second = (
         elites_of(36, dimensions, shape is not None, seed) for seed in (0, 0 if is_alike else 1)
     )

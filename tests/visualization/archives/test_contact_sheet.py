@@ -1,4 +1,4 @@
-"""A contact sheet shows different elites, each as it plays."""
+"""Tests of contact sheets, which show different elites in an episode."""
 
 import jax
 import numpy as np
@@ -51,8 +51,11 @@ def elites_at(descriptor, fitness, mask=None):
     )
 
 
-def test_each_is_the_furthest_from_those_before():
-    """By hand on a line whose bounds make the second dimension hardly count; empty places never, copies last."""
+def test_farthest_points_by_hand():
+    """Distances are relative to bounds.
+
+    Empty places are left out, and duplicates are last.
+    """
     found = elites_at(
         [[0.0, 0], [1, 5], [4, 0], [9, 0], [10, 0], [4, 0]], [1, 0, 3, 0, 0, 2], [1, 1, 1, 1, 0, 1]
     )
@@ -63,7 +66,7 @@ def test_each_is_the_furthest_from_those_before():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_they_are_a_brute_force_sample(seed):
+def test_farthest_points_equal_brute_force(seed):
     numbers = np.random.default_rng(seed)
     at, fitness, mask = numbers.random((40, 3)), numbers.normal(size=40), numbers.random(40) < 0.6
     found = elites_at(at, fitness, mask)
@@ -77,7 +80,7 @@ def test_they_are_a_brute_force_sample(seed):
         assert away[chosen[number]] == pytest.approx(max(away), rel=1e-4)
 
 
-def test_the_order_is_that_of_a_map():
+def test_the_reading_order_is_that_of_a_map():
     corners = elites_at([[0.0, 0.0], [1.0, 1.0], [1.0, 0.0], [0.0, 1.0]], [4, 3, 2, 1])
     assert sort_in_reading_order(corners, [0, 1, 2, 3]) == [3, 1, 0, 2]
     assert sort_in_reading_order(elites_at([[2.0], [0.0], [1.0]], [0, 0, 0]), [0, 1, 2]) == [
@@ -99,9 +102,8 @@ def test_a_sheet_is_written(maze, tmp_path):
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
     assert write_contact_sheet(maze, 1, tmp_path / "new" / "one.PNG").exists()
     count = len(rollax.load(maze).elites()["place"])
-    with Image.open(
-        write_contact_sheet(maze, sheets.MAX_TILES, tmp_path / "all.png")
-    ) as image:  # of fewer elites all
+    # All elites, because there are fewer.
+    with Image.open(write_contact_sheet(maze, sheets.MAX_TILES, tmp_path / "all.png")) as image:
         assert (
             image.width
             == max(1, sheets.num_sheet_columns(count)) * (sheets.TILE_WIDTH + sheets.TILE_GAP)
@@ -109,8 +111,8 @@ def test_a_sheet_is_written(maze, tmp_path):
         )
 
 
-def test_what_is_shown_is_what_the_elite_does(maze):
-    """Without noise every episode is the one that the archive knows, and ends where its descriptor says."""
+def test_tiles_show_the_episode_of_the_elite(maze):
+    """Without noise the episode has the fitness of the elite, and ends at its descriptor."""
     policy = rollax.load(maze)
     places = policy.elites()["place"].tolist()
     found = get_elites(policy)
@@ -127,7 +129,7 @@ def test_what_is_shown_is_what_the_elite_does(maze):
     assert one.location.endswith(f"cell {row} {column}") and one.picture.width == sheets.TILE_WIDTH
 
 
-def test_what_has_no_sheet(maze, run, tmp_path):
+def test_invalid_contact_sheets_raise_usage_error(maze, run, tmp_path):
     for folder, arguments, message in (
         (maze, (0,), "sheet must be between 1 and 144 elites, got 0"),
         (maze, (145,), "sheet must be between 1 and 144 elites, got 145"),
@@ -153,7 +155,7 @@ def test_what_has_no_sheet(maze, run, tmp_path):
 
 
 def test_a_tile_names_the_cell_of_a_front(maze):
-    """Where a cell has several places, its number is that of the cell and not of the place."""
+    """If a cell has several places, the number is that of the cell."""
     policy = rollax.load(maze)
     found = get_elites(policy)
     twice = jax.tree.map(

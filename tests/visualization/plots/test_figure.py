@@ -1,4 +1,4 @@
-"""Learning curves are drawn of whatever a run has recorded, and overwrite nothing that is not theirs."""
+"""Tests of learning curves for any records of a run, which overwrite no other files."""
 
 import dataclasses
 import io
@@ -22,7 +22,7 @@ from support.figures import plot
 
 @pytest.fixture
 def copy(run, tmp_path):
-    """The run's records without its checkpoints, to be changed."""
+    """Return a copy of the run without its checkpoints, which tests may change."""
     shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "figures"))
     return tmp_path / "copy"
 
@@ -41,16 +41,16 @@ def rewrite(path, change):
 
 
 @pytest.mark.quick
-def test_one_run_is_drawn_in_its_folder(copy):
+def test_one_run_is_plotted_into_its_folder(copy):
     before = dict(matplotlib.rcParams)
     path = plot([copy])
     assert path == copy / "figures" / "curves.png"
     check_image(path)
-    assert plot([copy]) == path  # its own figure is drawn anew
+    assert plot([copy]) == path  # its own figure is replaced
     assert dict(matplotlib.rcParams) == before
 
 
-def test_several_runs_do_not_overwrite(run, sweep, tmp_path, monkeypatch):
+def test_figures_of_several_runs_are_not_overwritten(run, sweep, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = plot([run, sweep]), plot([run, sweep])
     assert (first.name, second.name) == ("comparison.png", "comparison-2.png")
@@ -60,32 +60,32 @@ def test_several_runs_do_not_overwrite(run, sweep, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "suffix, start", [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml"), ("SVG", b"<?xml")]
 )
-def test_the_suffix_is_the_format(copy, tmp_path, suffix, start):
+def test_the_suffix_selects_the_format(copy, tmp_path, suffix, start):
     path = plot([copy], tmp_path / "new" / f"curves.{suffix}")
     assert path.read_bytes().startswith(start)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("out", ["curves.jpg", "curves"])
-def test_other_formats_are_refused(run, tmp_path, out):
+def test_other_formats_raise_usage_error(run, tmp_path, out):
     with pytest.raises(UsageError, match="must end in .png, .pdf or .svg"):
         plot([run], tmp_path / out)
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_folders_that_are_not_runs_raise_usage_error(tmp_path):
     with pytest.raises(UsageError, match="is not a run"):
         plot([tmp_path])
     with pytest.raises(UsageError, match="Name at least one run"):
         plot([])
 
 
-def test_where_it_cannot_be_written_is_said(run, tmp_path):
+def test_an_output_that_cannot_be_written_raises_usage_error(run, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="Choose another output file"):
         plot([run], tmp_path / "file" / "curves.png")
 
 
-def test_a_sweep_has_a_line_for_each_value(sweep):
+def test_a_sweep_has_a_line_per_value(sweep):
     found = learning_curves.make_curves(learning_curves.read_run(sweep))
     assert [curve.label for curve in found] == ["learning_rate 0.0001", "learning_rate 0.001"]
     assert [curve.members.tolist() for curve in found] == [[0, 1], [2, 3]]
@@ -93,14 +93,14 @@ def test_a_sweep_has_a_line_for_each_value(sweep):
     check_image(plot([sweep]))
 
 
-def test_the_line_is_the_mean_and_lies_in_its_interval(run):
+def test_the_line_is_the_mean_and_inside_its_interval(run):
     (read,) = learning_curves.read_run(run)
     for returns in read.returns:
         line, low, high = intervals.estimate_with_interval(returns)
         assert low <= line <= high and line == pytest.approx(returns.mean())
 
 
-def test_damaged_lines_and_missing_numbers(copy):
+def test_damaged_lines_and_missing_values(copy):
     def change(record):
         if "event" in record:
             return record
@@ -122,7 +122,7 @@ def test_damaged_lines_and_missing_numbers(copy):
     check_image(plot([copy]))
 
 
-def test_returns_that_are_not_finite(copy):
+def test_nonfinite_returns_are_plotted(copy):
     with np.load(copy / "evaluations.npz") as file:
         arrays = dict(file)
     arrays["returns"][0] = np.nan
@@ -137,20 +137,20 @@ def test_one_of_the_records_is_enough(copy, missing):
     check_image(plot([copy]))
 
 
-def test_nothing_recorded_is_said(copy):
+def test_a_run_without_records_raises_usage_error(copy):
     (copy / "evaluations.npz").unlink()
     (copy / "metrics.jsonl").unlink()
     with pytest.raises(UsageError, match="has recorded nothing yet"):
         plot([copy])
 
 
-def test_broken_evaluations_are_said(copy):
+def test_damaged_evaluations_raise_usage_error(copy):
     (copy / "evaluations.npz").write_bytes(b"PK\x03\x04 broken")
     with pytest.raises(UsageError, match="Move the file away"):
         plot([copy])
 
 
-def test_a_single_point(copy):
+def test_a_single_point_is_plotted(copy):
     rewrite(
         copy / "metrics.jsonl",
         lambda record: record if record["step"] <= 128 and "event" not in record else None,
@@ -168,7 +168,7 @@ def test_several_environments_have_a_column_each(copy, run, tmp_path):
     check_image(plot([run, copy], tmp_path / "both.png"))
 
 
-def test_labels_say_what_differs(copy, run):
+def test_labels_name_the_differences(copy, run):
     facts = [
         {"environment": "a", "algorithm": "ppo", "gamma": 0.9},
         {"environment": "a", "algorithm": "ppo", "gamma": 0.99},
@@ -186,12 +186,12 @@ def test_labels_say_what_differs(copy, run):
     "value, text",
     [(0, "0"), (500, "500"), (10_000, "10k"), (1_000_000, "1M"), (1_500_000, "1.5M"), (2e9, "2B")],
 )
-def test_frames_are_short(value, text):
+def test_counts_are_short(value, text):
     assert style.format_count(value) == text
 
 
 def with_trials(folder, within):
-    """Gives the evaluations of a run the returns of the episodes within trials."""
+    """Set the returns of episodes within trials in the evaluations of a run."""
     with np.load(folder / "evaluations.npz") as file:
         arrays = dict(file) | {"info/episode_returns": within}
     np.savez(folder / "evaluations.npz", **arrays)
@@ -205,7 +205,7 @@ def adaptation(folder):
     return axis
 
 
-def test_trials_are_read_as_the_run_recorded_them(trials):
+def test_trials_are_read_from_a_run(trials):
     (read,) = learning_curves.read_run(trials)
     assert read.trials.shape == (*read.returns.shape, 3)
     assert np.allclose(read.trials.sum(axis=-1), read.returns)
@@ -226,7 +226,7 @@ def test_adaptation_is_the_mean_of_each_episode_of_a_trial(copy):
     )
 
 
-def test_earlier_evaluations_are_few_fainter_and_labelled(copy):
+def test_earlier_evaluations_are_fainter_and_labeled(copy):
     steps = learning_curves.read_run(copy)[0].eval_step
     with_trials(copy, np.zeros((3, 4, 5)))
     lines = adaptation(copy).lines
@@ -240,7 +240,7 @@ def test_earlier_evaluations_are_few_fainter_and_labelled(copy):
     )
 
 
-def test_an_evaluation_right_before_the_end_is_no_line_of_its_own(copy):
+def test_an_evaluation_shortly_before_the_last_has_no_line(copy):
     with_trials(copy, np.zeros((3, 4, 5)))
     with np.load(copy / "evaluations.npz") as file:
         arrays = dict(file)
@@ -248,7 +248,7 @@ def test_an_evaluation_right_before_the_end_is_no_line_of_its_own(copy):
     assert [line.get_label() for line in adaptation(copy).lines] == ["0", "20M"]
 
 
-def test_adaptation_of_a_sweep_has_a_line_for_each_value(sweep, tmp_path):
+def test_adaptation_of_a_sweep_has_a_line_per_value(sweep, tmp_path):
     folder = shutil.copytree(
         sweep, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "figures")
     )
@@ -263,22 +263,22 @@ def test_adaptation_of_a_sweep_has_a_line_for_each_value(sweep, tmp_path):
 @pytest.mark.parametrize(
     "within, points", [(np.ones((3, 4, 1)), 1), (np.full((3, 4, 2), np.nan), 0)]
 )
-def test_trials_with_little_to_show(copy, within, points):
+def test_trials_with_few_values(copy, within, points):
     with_trials(copy, within)
     axis = adaptation(copy)
     assert [line.get_xdata().size for line in axis.lines] == [points] * (3 if points else 0)
     axis.figure.savefig(io.BytesIO())
 
 
-def test_trials_beside_an_environment_without(copy, run, tmp_path):
+def test_trials_next_to_an_environment_without_trials(copy, run, tmp_path):
     with_trials(copy, np.ones((3, 4, 2)))
     path = copy / "config.yaml"
     path.write_text(path.read_text().replace("gymnax/CartPole-v1", "mine/Trials"))
     check_image(plot([run, copy], tmp_path / "both.png"))
 
 
-def test_every_type_of_agents_has_a_curve(tmp_path):
-    """Whose returns together may always be zero."""
+def test_every_agent_type_has_a_curve(tmp_path):
+    """The sum of their returns may always be zero."""
     options = rollax.RunOptions(
         total_steps=64, run_dir=tmp_path / "hunt", eval_episodes=4, eval_count=1, tensorboard=False
     )
@@ -313,7 +313,7 @@ def test_every_type_of_agents_has_a_curve(tmp_path):
 
 
 @pytest.mark.parametrize(("algorithm", "unit"), [("ppo", "steps"), ("map_elites", "evaluations")])
-def test_speed_is_in_what_an_algorithm_counts(run, algorithm, unit):
+def test_speed_has_the_unit_of_the_algorithm(run, algorithm, unit):
     curve = learning_curves.make_curves(learning_curves.read_run(run))[0]
     spec = dataclasses.replace(curve.run.spec, algorithm=algorithm)
     axis = Figure().subplots()

@@ -1,4 +1,4 @@
-"""The picture of a population that evolves."""
+"""Tests of the chart of an evolving population."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from rollax.visualization.plots import lineage_chart
 from support.figures import plot
 
 RANGES = {"learning_rate": Range(1e-4, 1e-2, "log")}
-# Four members, three generations: 3 becomes a copy of 0, then 1 one of 3, then 0 one of 1.
+# Four members and three generations: member 3 becomes a copy of 0, then 1 of 3, then 0 of 1.
 LINES = [
     {
         "step": 0,
@@ -50,8 +50,8 @@ def told() -> lineage_chart.LineageHistory:
     return found
 
 
-def test_ancestors() -> None:
-    """Of every member of the end, where its state was after each generation."""
+def test_trace_ancestors() -> None:
+    """For every final member, the member that had its state after each generation."""
     assert lineage_chart.trace_ancestors(told().parent).tolist() == [
         [0, 0, 2, 0],
         [3, 3, 2, 3],
@@ -60,8 +60,8 @@ def test_ancestors() -> None:
     ]
 
 
-def test_the_best() -> None:
-    """By the last evaluation, or by fitness where there is none."""
+def test_the_best_member() -> None:
+    """The best member in the last evaluation, or by fitness without evaluations."""
     assert lineage_chart.best_member(told(), np.array([0.0, np.nan, 3.0, 1.0])) == 2
     assert lineage_chart.best_member(told(), np.zeros(0)) == 1
     assert (
@@ -70,7 +70,7 @@ def test_the_best() -> None:
     )
 
 
-def test_every_member_has_a_line_and_every_copy_one_from_its_parent() -> None:
+def test_members_and_copies_have_lines() -> None:
     figure = Figure()
     lineage_chart.draw_lineage(figure, told(), RANGES, 40, 1, lambda axis: None)
     settings, fitness = figure.axes
@@ -89,14 +89,14 @@ def test_every_member_has_a_line_and_every_copy_one_from_its_parent() -> None:
     ]
 
 
-def test_no_history() -> None:
+def test_incomplete_histories_are_none() -> None:
     assert lineage_chart.parse_history([], RANGES) is None
     assert lineage_chart.parse_history(LINES[1:], RANGES) is None
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of eight updates with two settings that evolve."""
+    """Return the folder of a run of eight updates with two evolving settings."""
     options = rollax.RunOptions(
         total_steps=128,
         seeds=4,
@@ -113,8 +113,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return rollax.train("ppo", "probe/action-reward", **given, quiet=True).folder
 
 
-def test_a_run_that_evolves_is_drawn(run: Path, tmp_path: Path) -> None:
-    """With names of its settings in the picture; also when its lineage was cut short, and without it."""
+def test_a_run_that_evolves_is_plotted(run: Path, tmp_path: Path) -> None:
+    """The figure has the names of settings, and may have an incomplete lineage or none."""
     content = plot([run], tmp_path / "one.svg").read_text()
     assert "learning rate" in content and "evolved settings" in content
     assert len(read_lineage(run)) == 4

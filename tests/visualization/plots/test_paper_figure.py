@@ -1,4 +1,4 @@
-"""Figures for papers: which lines there are, over which seeds, of what size, and what is said about them."""
+"""Tests of figures for papers: lines, seeds, sizes, and notes."""
 
 import csv
 import shutil
@@ -35,7 +35,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_runs_that_differ_in_their_seeds_are_one_line(variant, tmp_path):
+def test_runs_with_different_seeds_are_one_line(variant, tmp_path):
     folders = [variant(f"seed-{seed}", seed, shift=10.0 * seed) for seed in range(4)]
     (joined,) = run_merging.merge_runs(read(*folders))
     separate = np.stack([part.returns[:, 0].mean(axis=1) for part in read(*folders)], axis=1)
@@ -59,8 +59,8 @@ def test_runs_that_differ_in_their_seeds_are_one_line(variant, tmp_path):
     } == {"4"}
 
 
-def test_runs_with_a_seed_in_common_are_compared(variant):
-    """As before and after a change, which nothing but the folder tells."""
+def test_runs_with_a_common_seed_are_separate_lines(variant):
+    """They may be from before and after a change, which only the folder shows."""
     folders = [variant("before-0", 0), variant("before-1", 1), variant("after-0", 0)]
     found = learning_curves.make_curves(run_merging.merge_runs(read(*folders)))
     assert [curve.label for curve in found] == ["before-0", "before-1", "after-0"]
@@ -75,7 +75,7 @@ def test_runs_with_a_seed_in_common_are_compared(variant):
     ]
 
 
-def test_members_of_populations_come_together_by_what_was_swept(sweep, tmp_path):
+def test_members_of_populations_are_merged_by_swept_values(sweep, tmp_path):
     second = shutil.copytree(
         sweep, tmp_path / "second", ignore=shutil.ignore_patterns("checkpoints")
     )
@@ -95,7 +95,7 @@ def test_members_of_populations_come_together_by_what_was_swept(sweep, tmp_path)
         np.testing.assert_allclose(entropy, np.tile(one.metrics["entropy"][:, members], (1, 2)))
 
 
-def test_a_shorter_run_ends_the_line_of_all_and_is_named(variant):
+def test_a_shorter_run_ends_the_merged_line_and_is_reported(variant):
     whole, cut = variant("whole", 0), variant("cut", 1)
     with np.load(cut / "evaluations.npz") as file:
         np.savez(cut / "evaluations.npz", **{name: x[:2] for name, x in file.items()})
@@ -107,7 +107,7 @@ def test_a_shorter_run_ends_the_line_of_all_and_is_named(variant):
 
 
 @pytest.mark.quick
-def test_one_seed_has_no_interval_and_that_is_said(variant, tmp_path):
+def test_one_seed_has_no_interval_which_is_reported(variant, tmp_path):
     notes, folders = [], [variant("alone", 0, gamma=0.9), variant("a", 0), variant("b", 1)]
     table = write_figure(
         folders, tmp_path / "a.png", FigureOptions(only=("return",), csv=True), notes.append
@@ -122,7 +122,7 @@ def test_one_seed_has_no_interval_and_that_is_said(variant, tmp_path):
 
 @pytest.mark.parametrize(("columns", "inches"), [(1, 3.3), (2, 6.9)])
 @pytest.mark.parametrize("only", [("return",), ("return", "entropy", "length")])
-def test_the_width_is_that_of_a_column(variant, tmp_path, columns, inches, only):
+def test_the_width_is_that_of_one_or_two_columns(variant, tmp_path, columns, inches, only):
     folders = [
         variant("a"),
         variant("b", environment="mine/Other"),
@@ -141,7 +141,7 @@ def test_the_width_is_that_of_a_column(variant, tmp_path, columns, inches, only)
     assert ("entropy" in content) == (len(only) > 1)
 
 
-def test_metrics_are_named_as_they_are_logged(run):
+def test_metrics_have_their_logged_names(run):
     found = learning_curves.read_run(run)
     names = learning_curves.metric_names(found)
     assert {"return", "length", "episode_return", "entropy", "steps_per_second"} <= set(names)
@@ -156,7 +156,7 @@ def test_metrics_are_named_as_they_are_logged(run):
         plot([run], figure=FigureOptions(only=("entropi",)))
 
 
-def test_no_evaluations_yet(variant, tmp_path):
+def test_a_run_without_evaluations(variant, tmp_path):
     folder = variant("a")
     (folder / "evaluations.npz").unlink()
     with pytest.raises(
@@ -164,9 +164,8 @@ def test_no_evaluations_yet(variant, tmp_path):
     ):
         plot([folder], figure=FigureOptions(only=("return",)))
     assert plot([folder], tmp_path / "a.png", FigureOptions(only=("entropy",))).exists()
-    assert (
-        "nothing to draw" not in plot([folder], tmp_path / "a.svg").read_text()
-    )  # nor is there an empty panel
+    # There is no empty panel either.
+    assert "nothing to draw" not in plot([folder], tmp_path / "a.svg").read_text()
 
 
 def test_labels_are_given_in_the_order_of_the_legend(variant, tmp_path):
@@ -186,7 +185,7 @@ def test_labels_are_given_in_the_order_of_the_legend(variant, tmp_path):
         plot(folders, tmp_path / "b.svg", FigureOptions(label=("a", "b", "c")))
 
 
-def test_over_time_the_axis_is_the_time_that_was_logged(run):
+def test_the_time_axis_is_the_logged_time(run):
     (read_as_steps,) = learning_curves.read_run(run)
     (over_time,) = resampling.use_wall_time([read_as_steps])
     assert over_time.axis == "wall time (seconds)"
@@ -211,7 +210,7 @@ def test_smoothing_is_the_mean_of_neighbors():
         plot(["nowhere"], figure=FigureOptions(smooth=0))
 
 
-def test_returns_in_training_stay_until_the_next_episode_ends(run):
+def test_training_returns_are_constant_until_the_next_episode_ends(run):
     (read_run,) = learning_curves.read_run(run)
     nan = np.nan
     values = np.array([[nan, 1.0], [2.0, nan], [nan, nan], [5.0, 6.0]])
@@ -228,14 +227,17 @@ def test_returns_in_training_stay_until_the_next_episode_ends(run):
     np.testing.assert_array_equal(learning_curves.metric_series(curve, "entropy")[1], values)
 
 
-def test_first_returns_of_episodes_that_ended_early_are_left_out(variant):
-    """An environment that ends early by success would look solved before it is; where that is known, nothing is drawn."""
+def test_early_training_returns_are_left_out(variant):
+    """If success ends episodes early, first returns would be too high.
+
+    They are left out until an episode of the longest length could have ended.
+    """
     folder = variant("a")
     (before,) = learning_curves.read_run(folder)
-    assert before.step[0] == 128  # of 4 environments: 32 steps of each
+    assert before.step[0] == 128  # 4 environments with 32 steps each
     with np.load(folder / "evaluations.npz") as file:
         arrays = dict(file)
-    arrays["length"][0, 0] = 65  # which no environment has taken before the line of step 384
+    arrays["length"][0, 0] = 65  # no environment has taken 65 steps before step 384
     np.savez(folder / "evaluations.npz", **arrays)
     (after,) = learning_curves.read_run(folder)
     assert np.isnan(after.metrics["episode_return"][:2]).all()
@@ -245,13 +247,12 @@ def test_first_returns_of_episodes_that_ended_early_are_left_out(variant):
     np.testing.assert_array_equal(after.metrics["entropy"], before.metrics["entropy"])
     arrays["length"][0, 0] = 10_000
     np.savez(folder / "evaluations.npz", **arrays)
-    assert np.isfinite(
-        learning_curves.read_run(folder)[0].metrics["episode_return"]
-    ).any()  # a run too short for any is drawn as it is
+    # All are plotted if the run is too short.
+    assert np.isfinite(learning_curves.read_run(folder)[0].metrics["episode_return"]).any()
 
 
 def scored(variant, normalize=()):
-    """Two settings in two environments, with three seeds each."""
+    """Return runs, lines and scores of two settings in two environments with three seeds each."""
     folders = [
         variant(
             f"{gamma}-{name}-{seed}",
@@ -270,7 +271,7 @@ def scored(variant, normalize=()):
     return folders, lines, algorithm_comparison.normalize_scores(lines, normalize)
 
 
-def test_scores_are_those_of_the_last_evaluation_normalized(variant):
+def test_scores_are_normalized_from_the_last_evaluation(variant):
     _, lines, found = scored(variant)
     assert found.environments == ["mine/One", "mine/Two"] and list(found.scores) == [
         "gamma 0.9",
@@ -294,7 +295,7 @@ def test_scores_are_those_of_the_last_evaluation_normalized(variant):
 
 @pytest.mark.parametrize("columns", [1, 2])
 @pytest.mark.parametrize("only", [(), ("return",)])
-def test_aggregates_are_drawn_and_written(variant, tmp_path, columns, only):
+def test_aggregates_are_plotted_and_written(variant, tmp_path, columns, only):
     folders, _, found = scored(variant)
     notes = []
     figure = FigureOptions(only=only, columns=columns, aggregate=True, csv=True)
@@ -316,7 +317,7 @@ def test_aggregates_are_drawn_and_written(variant, tmp_path, columns, only):
     assert any(note.startswith("P(gamma 0.99 > gamma 0.9) = ") for note in notes)
 
 
-def test_environments_that_not_all_were_trained_in_are_left_out(variant, tmp_path):
+def test_environments_that_are_not_common_are_left_out(variant, tmp_path):
     folders, lines, _ = scored(variant)
     more = variant("more", 0, "mine/Three", gamma=0.9)
     notes = []
@@ -335,7 +336,7 @@ def test_environments_that_not_all_were_trained_in_are_left_out(variant, tmp_pat
     "text",
     ["mine/One", "mine/One=3", "mine/One=a,b", "mine/One=1,2,3", "mine/One=2,2", "mine/One=0,inf"],
 )
-def test_what_is_no_normalization_is_refused(variant, text):
+def test_invalid_normalizations_raise_usage_error(variant, text):
     folders, lines, _ = scored(variant)
     with pytest.raises(UsageError):
         algorithm_comparison.normalize_scores(lines, (text,))
@@ -358,7 +359,7 @@ def test_one_seed_has_aggregates_without_intervals(variant, tmp_path):
     assert len(told) == 3 and "[" not in "".join(told)
 
 
-def test_every_metric_with_something_to_show_has_a_panel(run):
+def test_every_metric_that_changes_has_a_panel(run):
     from rollax.visualization.plots import curve_estimates, overview
 
     canvas = Canvas()
@@ -383,7 +384,7 @@ def test_every_metric_with_something_to_show_has_a_panel(run):
     )
 
 
-def test_runs_in_a_folder_that_cannot_be_read_are_passed_over(variant, tmp_path):
+def test_unreadable_runs_in_a_folder_are_skipped(variant, tmp_path):
     _, bad = variant("runs/good"), variant("runs/bad", 1)
     (bad / "metrics.jsonl").unlink()
     (bad / "evaluations.npz").unlink()
@@ -398,7 +399,7 @@ def test_runs_in_a_folder_that_cannot_be_read_are_passed_over(variant, tmp_path)
         plot([bad])
 
 
-def test_nothing_that_is_there_is_overwritten(variant, tmp_path, monkeypatch):
+def test_existing_files_are_not_overwritten(variant, tmp_path, monkeypatch):
     folders = [variant("runs/a", gamma=0.9), variant("runs/b")]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "paper.csv").write_text("mine")
@@ -412,7 +413,8 @@ def test_nothing_that_is_there_is_overwritten(variant, tmp_path, monkeypatch):
         "paper-3.csv",
     ]
     assert (tmp_path / "paper.csv").read_text() == "mine"
+    # In the figures of the run.
     assert [path.name for path in write_figure(folders[:1], figure=figure)] == [
         "paper.png",
         "paper.csv",
-    ]  # in the run's figures
+    ]

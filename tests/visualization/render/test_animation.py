@@ -1,4 +1,4 @@
-"""Files that move: frames and times are those that were asked for, and no file of another is replaced."""
+"""Tests of animation files: frames, durations, and no replacement of other files."""
 
 import io
 import re
@@ -19,7 +19,7 @@ PICTURES = [Image.new("RGB", (31, 20), color) for color in ("red", "lime", "blue
 
 
 def in_video(content, tmp_path):
-    """The frames of a video `[N, H, W, 3]`, and how many a second has."""
+    """Return the frames `[N, H, W, 3]` and the frame rate of a video."""
     path = tmp_path / "in.mp4"
     path.write_bytes(content)
     program = animation.find_ffmpeg()
@@ -38,7 +38,7 @@ def in_video(content, tmp_path):
     )
 
 
-def test_a_video_shows_every_picture_for_its_time(tmp_path):
+def test_a_video_shows_every_image_for_its_duration(tmp_path):
     content = animation.encode_animation(".mp4", PICTURES, [1000 / 30, 1000 / 30, 200], 30)
     frames, fps = in_video(content, tmp_path)
     assert fps == 30 and frames.shape == (1 + 1 + 6, 20, 32, 3)  # sides of a video are even
@@ -46,12 +46,10 @@ def test_a_video_shows_every_picture_for_its_time(tmp_path):
     assert colors == [0, 1] + [2] * 6
 
 
-def test_a_gif_keeps_the_time_in_hundredths_of_a_second():
+def test_a_gif_has_durations_in_hundredths_of_a_second():
     assert animation.round_to_hundredths([1000 / 30] * 6) == [30, 40, 30, 30, 40, 30]
-    assert animation.round_to_hundredths([10, 10]) == [
-        20,
-        20,
-    ]  # browsers would take less for a tenth of a second
+    # Browsers use a tenth of a second for shorter durations.
+    assert animation.round_to_hundredths([10, 10]) == [20, 20]
     with Image.open(
         io.BytesIO(animation.encode_animation(".gif", PICTURES, [1000 / 30, 1000 / 30, 200], 30))
     ) as image:
@@ -73,7 +71,7 @@ def test_an_episode_as_a_video(run, tmp_path):
         assert abs(image.info["duration"] - 1000 / 7) < 10
 
 
-def test_a_gif_of_more_frames_than_browsers_show_is_told(run, tmp_path):
+def test_a_frame_rate_above_that_of_browsers_is_reported(run, tmp_path):
     told = []
     render(run, tmp_path / "fast.gif", fps=120, max_frames=4, warn_fn=told.append)
     assert len(told) == 1 and "--fps 120 is reduced to 50" in told[0]
@@ -81,16 +79,16 @@ def test_a_gif_of_more_frames_than_browsers_show_is_told(run, tmp_path):
 
 @pytest.fixture
 def not_played(monkeypatch):
-    """Refused before an episode is played."""
+    """Fail if an episode is recorded, because errors should be raised before."""
     monkeypatch.setattr(renders, "record_episodes", lambda *_: pytest.fail("played"))
 
 
-def test_no_file_of_another_is_replaced(run, tmp_path, monkeypatch):
+def test_other_files_are_not_replaced(run, tmp_path, monkeypatch):
     path = tmp_path / "mine.gif"
     render(run, path, max_frames=4)
     first = path.read_bytes()
     render(run, path, max_frames=4, seed=1)
-    assert path.read_bytes() != first  # its own it may replace
+    assert path.read_bytes() != first  # its own file may be replaced
     path.write_bytes(b"GIF89a of somebody else")
     monkeypatch.setattr(renders, "record_episodes", lambda *_: pytest.fail("played"))
     with pytest.raises(UsageError, match="was not written by rollax render"):
@@ -109,7 +107,7 @@ def test_no_file_of_another_is_replaced(run, tmp_path, monkeypatch):
         ("x" * 300 + ".gif", "too long"),
     ],
 )
-def test_what_cannot_be_written_is_refused_at_once(run, tmp_path, not_played, name, words):
+def test_invalid_outputs_raise_usage_error_before_recording(run, tmp_path, not_played, name, words):
     (tmp_path / "folder.gif").mkdir()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match=words):
@@ -117,14 +115,14 @@ def test_what_cannot_be_written_is_refused_at_once(run, tmp_path, not_played, na
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_video_without_its_package_says_what_to_install(run, tmp_path, not_played, monkeypatch):
+def test_a_video_without_its_package_raises_usage_error(run, tmp_path, not_played, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(UsageError, match=re.escape(install_command("video"))):
         render(run, tmp_path / "a.mp4")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_of_ffmpeg_is_told(monkeypatch):
+def test_errors_of_ffmpeg_are_reported(monkeypatch):
     monkeypatch.setattr(animation, "X264_CRF", "nonsense")
     with pytest.raises(
         UsageError,

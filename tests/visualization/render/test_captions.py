@@ -1,4 +1,4 @@
-"""What pictures say: agents by name, colors by a legend, and never words over words, whatever is long or many."""
+"""Tests of captions: agents by name, colors in a legend, and text that never overlaps."""
 
 import fnmatch
 
@@ -26,7 +26,7 @@ from rollax.visualization.render.recorded_episodes import Frame, RecordedEpisode
 from text_boxes import boxes_on, check_words, recorded
 
 LIGHT = ("gymnax", "probe", "memory", "hunting", "control", "granular")
-# Of suites that take longer to make one of each drawing, and some that are drawn by what their agents observe.
+# Suites that take longer, with one environment per drawing, and some drawn by observations.
 HEAVY = [pattern for pattern in drawings.list_drawings() if not pattern.startswith(LIGHT)]
 IDS = {
     *(id for suite in LIGHT for id in rollax.list_environments(suite)),
@@ -45,9 +45,12 @@ LONG = "step 123,456,789,000 (the best and the last, return_state_metric_of_a_lo
 
 
 def played(environment, is_stepped):
-    """The start and the step after it, with the longest words and numbers that a caption has.
+    """Return an episode with the first state and the next one, and long words and numbers.
 
-    `is_stepped`: else the start again, where a step takes long to compile.
+    Args:
+        environment: Environment of the episode.
+        is_stepped: Whether to take a step. Otherwise the first state is repeated, because a
+            step may take long to compile.
     """
 
     def two_states(key):
@@ -69,9 +72,9 @@ def played(environment, is_stepped):
 
 
 @pytest.mark.parametrize("id", sorted(IDS))
-def test_every_environment_has_a_picture_with_words_that_lie_apart(id):
+def test_captions_of_every_environment_do_not_overlap(id):
     skip_where_too_old(id)
-    with jax.numpy_rank_promotion("allow"):  # some environments are less strict than we are
+    with jax.numpy_rank_promotion("allow"):  # some environments need rank promotion
         environment = rollax.make(id)
         play = played(environment, id.startswith(LIGHT))
         drawing = drawings.find_drawing(environment)
@@ -88,7 +91,8 @@ def test_every_environment_has_a_picture_with_words_that_lie_apart(id):
         check_words(image)
     written = {words for *_, words in boxes_on(pictures[-1])}
     assert environment.name in written or any(words.endswith("...") for words in written)
-    assert len(sizes) == 1 or drawing.notes is not None  # nothing moves while it plays
+    # the layout does not change within an episode
+    assert len(sizes) == 1 or drawing.notes is not None
     if environment.num_agents is not None:
         check_named(environment, drawing, play, written)
 
@@ -99,7 +103,7 @@ def check_picture(drawn):
 
 
 def check_named(environment, drawing, play, written):
-    """Every agent has a line, or every type of them; and of each of these a color is told where agents are drawn."""
+    """Check that every agent or agent type has a line, and a color if agents are drawn."""
     lines = make_caption(environment, drawing, play, play.frames[-1]).agents
     if environment.num_agents <= captions.MAX_AGENTS:
         assert [line.name for line in lines] == list(capabilities(environment).agent_names)
@@ -122,7 +126,7 @@ def check_named(environment, drawing, play, written):
 
 @pytest.mark.parametrize("width", [100, 320, 400, 664])
 @pytest.mark.parametrize("number", [0, 1, 4, 10])
-def test_words_lie_apart_at_every_size(width, number):
+def test_captions_of_any_size_do_not_overlap(width, number):
     long = "a very long name of something that nobody would call it so, " * 3
     lines = [AgentRow(f"{long}{i}", long, "-123456.78", "-1.23e+08") for i in range(number)]
     words = Caption(
@@ -148,7 +152,7 @@ def test_words_lie_apart_at_every_size(width, number):
 
 
 @pytest.mark.quick
-def test_what_does_not_fit_is_shortened():
+def test_long_text_is_truncated():
     style = load_font(12)
     assert truncate_text("some words", style, 200) == "some words"
     short = truncate_text("some words that are long", style, 80)
@@ -156,7 +160,7 @@ def test_what_does_not_fit_is_shortened():
     assert truncate_text("some", style, 2) == ""
 
 
-def test_means_by_type_are_over_the_agents_of_that_type():
+def test_means_by_type_are_over_agents_of_that_type():
     class Environment:
         name, num_agents, agent_types = "mine/Many", 5, ("fox", "hen", "hen", "hen", "dog")
 
@@ -181,8 +185,8 @@ def test_means_by_type_are_over_the_agents_of_that_type():
     ("opponent", "theirs"),
     [("agents", ["3", "waits"]), ("random", ["random"] * 2), ("greedy", ["greedy"] * 2)],
 )
-def test_moves_of_a_player_that_is_not_the_policy(opponent: str, theirs: list[str]) -> None:
-    """Where the environment plays the opponent, its moves are not told: the policy only passes there."""
+def test_moves_of_a_player_that_the_environment_controls(opponent: str, theirs: list[str]) -> None:
+    """They are not shown, because the policy only passes."""
     pytest.importorskip("pgx")
     environment = rollax.make("pgx/connect_four", opponent=opponent)
     drawing = drawings.find_drawing(environment)

@@ -1,4 +1,4 @@
-"""Which checkpoint is played, and all of them in turn."""
+"""Tests of the choice of a checkpoint to render, and of all checkpoints in sequence."""
 
 import shutil
 
@@ -15,7 +15,7 @@ from rollax.visualization.render.render import render
 
 
 def copy_of(run, folder, **metrics):
-    """A copy of a run; `step_N`: the mean return in the evaluation of that checkpoint, None for none."""
+    """Return a copy of a run in which `step_N` is the mean return of that checkpoint, or None."""
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns("figures"))
     with compatibility.open_checkpoints(folder, layout.read_spec(folder)) as checkpoints:
         for name, value in metrics.items():
@@ -32,7 +32,7 @@ def steps(run):
     return found
 
 
-def test_the_best_checkpoint_is_played_and_told(run, steps, tmp_path):
+def test_the_best_checkpoint_is_rendered_and_reported(run, steps, tmp_path):
     better = copy_of(run, tmp_path / "run", **{f"step_{steps[0]}": 12345.0})
     said = []
     render(better, max_frames=4, notify_fn=said.append)
@@ -41,7 +41,7 @@ def test_the_best_checkpoint_is_played_and_told(run, steps, tmp_path):
     assert said[1].startswith(f"Using the checkpoint of step {steps[-1]:,} (the last, return_mean ")
 
 
-def test_without_an_evaluation_the_last_is_played(run, steps, tmp_path):
+def test_without_evaluations_the_last_checkpoint_is_rendered(run, steps, tmp_path):
     never = copy_of(run, tmp_path / "run", **{f"step_{step}": None for step in steps})
     said = []
     render(never, max_frames=4, notify_fn=said.append)
@@ -50,14 +50,14 @@ def test_without_an_evaluation_the_last_is_played(run, steps, tmp_path):
     ]
 
 
-def test_a_run_that_is_being_written_can_be_shown(run, tmp_path):
+def test_a_running_run_can_be_rendered(run, tmp_path):
     said, own = [], copy_of(run, tmp_path / "run")
     with layout.lock_folder(own):
         render(own, max_frames=4, notify_fn=said.append)
     assert len(said) == 2 and "still being written" in said[1]
 
 
-def test_all_checkpoints_play_the_same_start_in_turn(run, steps):
+def test_all_checkpoints_start_in_the_same_state(run, steps):
     said = []
     path = render(run, checkpoint="all", notify_fn=said.append, max_frames=60)
     assert path == run / "figures" / "learning.gif"
@@ -82,7 +82,7 @@ def test_all_checkpoints_play_the_same_start_in_turn(run, steps):
     ]
 
 
-def test_of_too_many_checkpoints_some_are_left_out(run, steps):
+def test_a_subset_of_many_checkpoints(run, steps):
     said = []
     policies = renders.load_all_checkpoints(
         run, lambda **which: rollax.load(run, **which), None, 2, said.append
@@ -94,7 +94,7 @@ def test_of_too_many_checkpoints_some_are_left_out(run, steps):
     )
 
 
-def test_a_checkpoint_that_is_deleted_meanwhile_is_left_out(run, steps, tmp_path):
+def test_a_checkpoint_that_is_deleted_meanwhile_is_skipped(run, steps, tmp_path):
     own, said = copy_of(run, tmp_path / "run"), []
 
     def opened(checkpoint, member):
@@ -113,7 +113,7 @@ def test_a_checkpoint_that_is_deleted_meanwhile_is_left_out(run, steps, tmp_path
         assert "Skipped 1 " in said[0]
 
 
-def test_one_checkpoint_is_not_all(run, steps, tmp_path):
+def test_a_single_checkpoint_raises_usage_error(run, steps, tmp_path):
     own = copy_of(run, tmp_path / "run")
     for step in steps[1:]:
         shutil.rmtree(own / "checkpoints" / f"step_{step:012d}")
@@ -135,6 +135,6 @@ def test_all_checkpoints_of_one_member(sweep):
 
 
 @pytest.mark.parametrize("options", [{"descriptor": (0.5, 0.5)}, {"cell": (1, 2)}])
-def test_elites_are_not_shown_at_all_checkpoints(run, options):
+def test_elites_with_all_checkpoints_raise_usage_error(run, options):
     with pytest.raises(UsageError, match="Leave --cell and --descriptor out"):
         render(run, checkpoint="all", **options)

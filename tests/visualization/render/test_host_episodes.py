@@ -1,4 +1,4 @@
-"""Simulators that have no pictures: the error says so, and what a picture needs."""
+"""Tests of simulators that cannot render, whose errors name the requirements."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from rollax.visualization.render.render import render
 
 
 class Silent(gymnasium.Env):
-    """An environment without `render_mode`; `drawn`: what it returns, or raises, when it is to draw."""
+    """Environment without `render_mode`. `drawn` is the result or the exception of `render`."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -41,7 +41,7 @@ gymnasium.register("Silent-v0", entry_point=Silent)
 
 
 def draw(environment: Any) -> np.ndarray:
-    """The first picture that `render` would ask for."""
+    """Return the first frame of a rendered episode."""
     simulator = host_episodes._make_simulator(environment)
     simulator.reset(0)
     return host_episodes._read_frame(SimpleNamespace(environment=environment), simulator)  # pyright: ignore[reportArgumentType]
@@ -61,7 +61,7 @@ def draw(environment: Any) -> np.ndarray:
     ],
     ids=["id", "None", "text", "flat", "raises"],
 )
-def test_no_picture(make: Any, reason: str) -> None:
+def test_simulators_without_frames_raise_usage_error(make: Any, reason: str) -> None:
     with pytest.raises(UsageError) as error:
         draw(rollax.from_gymnasium(make, name="mine/Silent"))
     message = str(error.value)
@@ -69,7 +69,7 @@ def test_no_picture(make: Any, reason: str) -> None:
     assert "render_mode='rgb_array'" in message and "rollax plot" in message
 
 
-def test_a_package_that_is_missing_is_named() -> None:
+def test_a_missing_package_is_named() -> None:
     missing = gymnasium.error.DependencyNotInstalled("pygame is not installed")
     with pytest.raises(
         UsageError, match=r"cannot be drawn: pygame is not installed. Install that package"
@@ -77,14 +77,14 @@ def test_a_package_that_is_missing_is_named() -> None:
         draw(rollax.from_gymnasium(lambda: Silent(missing), name="mine/Silent"))
 
 
-def test_a_picture_is_returned() -> None:
+def test_a_frame_is_returned() -> None:
     assert draw(
         rollax.from_gymnasium(lambda: Silent(np.zeros((4, 4, 3))), name="mine/Silent")
     ).shape == (4, 4, 3)
 
 
-def test_a_run_of_an_environment_without_pictures_is_named(tmp_path: Path) -> None:
-    """By its id and by the keyword that its constructor lacks."""
+def test_rendering_a_run_without_frames_raises_usage_error(tmp_path: Path) -> None:
+    """The error has the id, and the missing argument of the constructor."""
     config = {"num_envs": 2, "num_steps": 2, "num_minibatches": 1, "num_epochs": 1}
     options = {
         "run_dir": tmp_path / "run",
@@ -93,7 +93,7 @@ def test_a_run_of_an_environment_without_pictures_is_named(tmp_path: Path) -> No
         "eval_episodes": 1,
         "tensorboard": False,
     }
-    with jax.debug_key_reuse(False):  # what is saved is used again
+    with jax.debug_key_reuse(False):  # saved keys are used again
         run = rollax.train("ppo", "gymnasium/Silent-v0", config=config, options=options, quiet=True)
         with pytest.raises(
             UsageError,

@@ -1,4 +1,4 @@
-"""Episodes become animations with the frames they should have, in every family of environments."""
+"""Tests of rendering: frames of episodes in every family of environments."""
 
 import io
 
@@ -22,7 +22,7 @@ from rollax.visualization.render.render import render
 
 
 def check_gif(path):
-    """Number of frames, of an animation whose every frame can be read."""
+    """Return the number of frames of an animation, after reading all of them."""
     with Image.open(path) as image:
         assert image.format == "GIF" and image.info["loop"] == 0
         for index in range(image.n_frames):
@@ -48,7 +48,7 @@ def played(run, seed=0, **options):
 
 
 @pytest.mark.quick
-def test_an_episode_has_a_frame_for_every_step(run):
+def test_an_episode_has_a_frame_per_step(run):
     path = render(run)
     play = played(run)
     assert path == run / "figures" / "episode.gif"
@@ -56,7 +56,7 @@ def test_an_episode_has_a_frame_for_every_step(run):
     assert path.stat().st_size < 3_000_000
 
 
-def test_what_is_shown_is_what_happened(run):
+def test_frames_have_the_states_of_the_episode(run):
     frames = played(run).frames
     assert [frame.step for frame in frames] == list(range(len(frames)))
     assert frames[-1].total == pytest.approx(len(frames) - 1) and frames[-1].end in (
@@ -70,7 +70,7 @@ def test_what_is_shown_is_what_happened(run):
         )
 
 
-def test_long_episodes_are_thinned_and_keep_their_end(run, tmp_path):
+def test_long_episodes_are_subsampled_and_include_their_end(run, tmp_path):
     whole, thin = played(run), played(run, max_frames=5)
     assert thin.stride > 1 and len(thin.frames) <= 5
     assert [frame.step for frame in thin.frames[:-1]] == list(
@@ -90,7 +90,7 @@ def test_several_episodes_and_sampled_actions(run, tmp_path):
     )
 
 
-def test_other_arguments_than_evaluations_have(run, tmp_path):
+def test_rendering_with_other_environment_arguments(run, tmp_path):
     words = [
         "render",
         str(run),
@@ -117,17 +117,17 @@ def test_a_member_of_a_population(sweep, tmp_path):
         ({"checkpoint": "newest"}, "checkpoint"),
     ],
 )
-def test_what_cannot_be_done_is_said(run, options, words):
+def test_invalid_arguments_of_render_raise_usage_error(run, options, words):
     with pytest.raises(UsageError, match=words):
         render(run, **options)
 
 
-def test_what_is_no_run_is_refused(tmp_path):
+def test_rendering_a_folder_that_is_not_a_run_raises_usage_error(tmp_path):
     with pytest.raises(UsageError, match="is not a run"):
         render(tmp_path)
 
 
-def test_all_agents_of_an_environment_play():
+def test_all_agents_of_an_environment_are_recorded():
     spec = make_spec(
         "ppo",
         "probe/two-agents",
@@ -165,7 +165,7 @@ def test_all_agents_of_an_environment_play():
         ((300,), "float32"),
     ],
 )
-def test_observations_of_any_shape(shape, dtype):
+def test_observations_of_any_shape_are_drawn(shape, dtype):
     high = 255 if dtype == "uint8" else 5
     space = rollax.spaces.Box(0, high, shape, dtype)
 
@@ -176,7 +176,7 @@ def test_observations_of_any_shape(shape, dtype):
     check_picture(picture)
 
 
-def test_observations_that_are_not_finite_are_drawn():
+def test_nonfinite_observations_are_drawn():
     class Environment:
         name, observation_space, num_agents = "mine/Any", rollax.spaces.Box(-1e9, 1e9, (3,)), None
 
@@ -187,7 +187,7 @@ def test_observations_that_are_not_finite_are_drawn():
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "MountainCarContinuous-v0"])
-def test_what_is_seen_in_part_is_drawn_whole(name):
+def test_partially_observed_environments_are_drawn_completely(name):
     whole, part = rollax.make(f"gymnax/{name}"), rollax.make(f"memory/{name}")
     state, obs = jax.device_get(jax.jit(lambda key: part.reset(key))(jax.random.key(0)))
     assert drawings.find_drawing(part).fps == drawings.find_drawing(whole).fps
@@ -195,7 +195,7 @@ def test_what_is_seen_in_part_is_drawn_whole(name):
     assert drawings.find_drawing(part).draw(part, state, obs).tobytes() == expected.tobytes()
 
 
-def test_a_drawing_of_observations_finds_them_beneath_a_wrapper():
+def test_a_drawing_of_observations_finds_them_in_wrappers():
     env = rollax.make("gymnax/Breakout-MinAtar")
     obs = np.eye(10)[..., None] * np.ones(4)
     wrapped = {"observation": obs, "previous_action": 0, "previous_reward": 0.0}
@@ -208,7 +208,7 @@ def test_a_drawing_of_observations_finds_them_beneath_a_wrapper():
     assert pictures[0].tobytes() == pictures[1].tobytes()
 
 
-def test_symbols_to_repeat_are_shown_in_their_order():
+def test_symbols_to_repeat_are_drawn_in_their_order():
     env = rollax.make("memory/repeat-previous", delay=2)
 
     def colors(recent, time):
@@ -228,7 +228,7 @@ def test_symbols_to_repeat_are_shown_in_their_order():
     assert colors([0, 0, 1], 0) == [scene.BACKGROUND, scene.BACKGROUND, scene.CHANNEL_COLORS[1]]
 
 
-def test_colors_of_small_things_are_kept():
+def test_colors_of_small_objects_are_preserved():
     pictures = [Image.effect_noise((60, 60), 60).convert("RGB") for _ in range(3)]
     pictures[1].putpixel((5, 5), (255, 1, 2))
     with Image.open(io.BytesIO(animation.encode_gif(pictures, [100] * 3, [(255, 1, 2)]))) as image:
@@ -236,7 +236,7 @@ def test_colors_of_small_things_are_kept():
         assert image.convert("RGB").getpixel((5, 5)) == (255, 1, 2)
 
 
-def test_pictures_of_one_animation_are_of_one_size():
+def test_frames_of_an_animation_are_padded_to_one_size():
     low, high = Image.new("RGB", (30, 10), "red"), Image.new("RGB", (30, 20), "blue")
     padded = animation.pad_to_same_size([low, high])
     assert [image.size for image in padded] == [(30, 20), (30, 20)]

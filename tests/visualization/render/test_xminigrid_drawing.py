@@ -1,4 +1,4 @@
-"""Grids in pictures and in text: the agent is where it is, and of a trial every episode is seen to its end."""
+"""Tests of grids as images and text: positions of agents, and all episodes of a trial."""
 
 import io
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def policy(trials):
 
 @pytest.fixture(scope="module")
 def played(policy):
-    """A trial of sampled actions, so that the agent walks about."""
+    """Return a trial with sampled actions, so that the agent moves."""
     with jax.numpy_rank_promotion("allow"):
         return recorded_episodes.record_episodes(
             [policy], seed=0, episodes=1, greedy=False, max_frames=1000
@@ -45,7 +45,7 @@ def played(policy):
 
 @pytest.fixture(scope="module")
 def states(policy, played):
-    """The states of the grid beneath, one a frame."""
+    """Return the state of the inner grid for each frame."""
     return [unwrap(policy.environment, frame.state, frame.obs)[1] for frame in played.frames]
 
 
@@ -57,7 +57,7 @@ def state_of(cells, position, direction=0, **more):
     return SimpleNamespace(**{"grid": np.asarray(cells, np.uint8), "agent": agent, **task, **more})
 
 
-def test_every_episode_of_a_trial_is_seen_to_its_end(policy, played, states):
+def test_every_episode_of_a_trial_is_shown_to_its_end(policy, played, states):
     numbers = [trial_episode(policy.environment, frame.state) for frame in played.frames]
     assert numbers == sorted(numbers) and set(numbers) == {
         (k + 1, EPISODES) for k in range(EPISODES)
@@ -73,7 +73,7 @@ def test_every_episode_of_a_trial_is_seen_to_its_end(policy, played, states):
         assert is_last == (steps[index] == LIMIT or frame.reward > 0)
 
 
-def test_ends_are_held(policy, played):
+def test_ends_of_episodes_are_shown_longer(policy, played):
     times = animation.frame_durations(policy.environment, [played], fps=10)
     assert len(times) == len(played.frames)
     assert times[-1] == animation.LAST_FRAME_MS and times.count(animation.PAUSE_MS) == EPISODES - 1
@@ -82,7 +82,7 @@ def test_ends_are_held(policy, played):
 
 @pytest.fixture
 def as_played(monkeypatch, played):
-    """What is rendered is that one trial: to compile its program once is enough."""
+    """Replace recording by that trial, so that its program is compiled once."""
     for module in (renders, texts):
         monkeypatch.setattr(module, "record_episodes", lambda *_, **__: [[played]])
 
@@ -114,7 +114,7 @@ def test_the_agent_is_framed_in_its_cell(policy, played, states):
         assert corners.tolist() == [state.agent.position.tolist()]
 
 
-def test_what_changes_is_seen(policy, played, states):
+def test_changes_of_the_grid_change_the_image(policy, played, states):
     drawing = drawings.find_drawing(policy.environment)
     pictures = [
         drawing.draw(policy.environment, frame.state, frame.obs).tobytes()
@@ -130,7 +130,7 @@ def test_what_changes_is_seen(policy, played, states):
     assert len(set(pictures)) > 3
 
 
-def test_tiles_are_those_of_the_suite(states, monkeypatch):
+def test_tiles_equal_those_of_the_suite(states, monkeypatch):
     from xminigrid.rendering.rgb_render import render
 
     monkeypatch.setattr(xminigrid, "IMAGE_WIDTH", 9 * 12)
@@ -140,11 +140,11 @@ def test_tiles_are_those_of_the_suite(states, monkeypatch):
     )
     difference = np.abs(np.asarray(ours, float) - render(state.grid, state.agent, 5, 12))
     row, column = state.agent.position * 12
-    difference[row : row + 12, column : column + 12] = 0  # the frame around the agent is ours
+    difference[row : row + 12, column : column + 12] = 0  # except the frame around the agent
     assert difference.mean() < 3
 
 
-def test_text_has_the_agent_in_its_place_and_all_else_as_the_suite_has_it(policy, played, states):
+def test_text_equals_that_of_the_suite_with_the_agent(policy, played, states):
     from xminigrid.rendering.text_render import PLAYER_STR, render
 
     drawing = drawings.find_drawing(policy.environment)
@@ -159,7 +159,7 @@ def test_text_has_the_agent_in_its_place_and_all_else_as_the_suite_has_it(policy
 
 
 @pytest.mark.parametrize("place", [(3, 0), (3, 64), (3, 127)])
-def test_of_a_very_wide_grid_what_lies_around_the_agent_is_shown(place):
+def test_a_wide_grid_shows_the_surroundings_of_the_agent(place):
     cells = np.broadcast_to(np.array([1, 7]), (7, 128, 2))
     state = state_of(cells, place, direction=1)
     rows, columns = xminigrid.visible_window(state)
@@ -174,7 +174,7 @@ def test_of_a_very_wide_grid_what_lies_around_the_agent_is_shown(place):
     )
 
 
-def test_the_window_stands_still_until_the_agent_comes_near_to_its_end():
+def test_the_window_moves_only_near_its_edge():
     cells, way = (
         np.broadcast_to(np.array([1, 7]), (7, 128, 2)),
         [*range(60, 100), *range(99, 20, -1)],
@@ -204,7 +204,7 @@ def test_the_window_stands_still_until_the_agent_comes_near_to_its_end():
     assert edge[-1] == range(128 - xminigrid.MAX_CELLS, 128)
 
 
-def test_notes_say_the_task_and_what_is_held():
+def test_notes_have_the_task_and_the_held_object():
     tile, color = rulesets.TILE_NAMES.index, rulesets.COLOR_NAMES.index
     state = state_of(np.ones((5, 5, 2)), (1, 1))
     assert xminigrid.task_notes(None, state, None) == ["holds nothing"]
@@ -233,7 +233,7 @@ def test_colors_of_objects_are_in_the_palette():
     assert {(255, 0, 0), (255, 51, 51), (112, 39, 195)} <= set(xminigrid.object_colors())
 
 
-def test_text_in_a_pipe_is_one_frame_after_another(as_played, trials, played, capsys):
+def test_text_in_a_pipe_has_all_frames(as_played, trials, played, capsys):
     assert main(["render", str(trials), "--text"]) == 0
     frames = capsys.readouterr().out.removesuffix("\n\n").split("\n\n")
     assert len(frames) == len(played.frames) and "\x1b" not in "".join(frames)
@@ -244,7 +244,7 @@ def test_text_in_a_pipe_is_one_frame_after_another(as_played, trials, played, ca
     assert not (trials / "figures" / "episode.gif").exists()
 
 
-def test_text_on_a_terminal_replaces_itself(as_played, trials, monkeypatch):
+def test_text_on_a_terminal_is_replaced(as_played, trials, monkeypatch):
     sleeps, file = [], io.StringIO()
     monkeypatch.setattr(texts.time, "sleep", sleeps.append)
     texts.print_episodes(
@@ -256,7 +256,7 @@ def test_text_on_a_terminal_replaces_itself(as_played, trials, monkeypatch):
         sleeps.count(0.05) == len(sleeps) - EPISODES
         and sleeps[-1] == animation.LAST_FRAME_MS / 1000
     )
-    assert file.getvalue().count("\x1b[1A") > len(sleeps)  # the cursor goes up again
+    assert file.getvalue().count("\x1b[1A") > len(sleeps)  # the cursor moves up for each frame
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_text_on_a_terminal_replaces_itself(as_played, trials, monkeypatch):
         (["--text", "--out", "a.gif"], ["--out"]),
     ],
 )
-def test_text_that_cannot_be_is_refused(run, capsys, options, words):
+def test_text_of_other_environments_raises_usage_error(run, capsys, options, words):
     assert main(["render", str(run), *options]) == 2
     error = capsys.readouterr().err
     assert [word for word in words if word not in error] == []

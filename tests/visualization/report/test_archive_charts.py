@@ -1,4 +1,4 @@
-"""Archives, fronts and populations that evolve, in a report; and the whole in a browser."""
+"""Tests of archives, fronts and evolving populations in reports, and of charts in a browser."""
 
 import re
 import shutil
@@ -44,7 +44,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def evolving(tmp_path_factory):
-    """A run of eight updates with two settings that evolve."""
+    """Return the folder of a run of eight updates with two evolving settings."""
     options = {
         "total_steps": 128,
         "seeds": 4,
@@ -70,7 +70,10 @@ def chart_with(page, words):
 
 
 def test_a_grid_is_a_heat_map(folders, tmp_path):
-    """The first descriptor to the right; what is said of a cell is of its elite, whose cell `--cell` names."""
+    """The first descriptor points right.
+
+    The text of a cell describes its elite, and has its index.
+    """
     page, policy = (
         Page(report([folders["grid"]], tmp_path / "page.html")),
         rollax.load(folders["grid"]),
@@ -106,7 +109,7 @@ def test_cells_without_a_grid_are_dots(folders, tmp_path):
     )
 
 
-def test_fronts(folders, tmp_path):
+def test_charts_of_pareto_fronts(folders, tmp_path):
     page, table = (
         Page(report([folders["fronts"]], tmp_path / "page.html")),
         rollax.load(folders["fronts"]).elites(),
@@ -115,7 +118,7 @@ def test_fronts(folders, tmp_path):
     names = rollax.load(folders["fronts"]).spec.config.objectives
     np.testing.assert_allclose(np.sort(dots["x"]), np.sort(table[names[0]]), rtol=1e-5)
     points = np.stack([table[name] for name in names], axis=1)
-    for x, y in zip(front["x"], front["y"], strict=True):  # none is better in both
+    for x, y in zip(front["x"], front["y"], strict=True):  # no elite is better in both objectives
         assert not np.any(np.all(points > np.array([x, y]) + 1e-4 * np.abs([x, y]), axis=1))
     assert chart_with(page, "Hypervolume of the front")["data"][0]["type"] == "heatmap"
 
@@ -134,7 +137,7 @@ def test_two_archives_are_compared(folders, tmp_path):
     assert mixed.charts["grid minus voronoi"]["data"][0]["type"] == "scatter"
 
 
-def test_an_archive_that_cannot_be_read_is_said(folders, tmp_path):
+def test_an_unreadable_archive_is_reported(folders, tmp_path):
     shutil.copytree(folders["grid"], tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
     told = []
     page = Page(report([tmp_path / "run"], notify_fn=told.append))
@@ -156,7 +159,7 @@ def elites_of(number, dimensions, is_grid):
 @pytest.mark.parametrize(
     ("shape", "image"), [((12,), (1, 12)), ((3, 4, 2), (4, 6)), ((2, 2, 3, 2), (4, 6))]
 )
-def test_grids_of_other_dimensions(shape, image):
+def test_grids_with_other_dimensions(shape, image):
     found = elites_of(int(np.prod(shape)), len(shape), True)
     layout = cell_charts.make_layout(found, shape, (np.zeros(len(shape)), np.ones(len(shape))))
     values = np.where(found.mask, found.solutions.fitness, np.nan)
@@ -174,7 +177,7 @@ def test_grids_of_other_dimensions(shape, image):
     ("dimensions", "pairs"),
     [(1, [(0, None)]), (2, [(0, 1)]), (3, [(0, 1), (1, 2)]), (4, [(0, 1), (2, 3)])],
 )
-def test_dots_of_other_dimensions(dimensions, pairs, monkeypatch):
+def test_dots_with_other_dimensions(dimensions, pairs, monkeypatch):
     monkeypatch.setattr(archive_charts, "MAX_DOTS", 10)
     found = elites_of(40, dimensions, False)
     layout = cell_charts.make_layout(found, None, (np.zeros(dimensions), np.ones(dimensions)))
@@ -193,7 +196,7 @@ def test_dots_of_other_dimensions(dimensions, pairs, monkeypatch):
     assert max(charts[0].data[0]["marker"]["color"]) == pytest.approx(np.nanmax(values), rel=1e-6)
 
 
-def test_of_very_many_cells_the_best_of_blocks_are_drawn(monkeypatch):
+def test_many_cells_are_merged_into_blocks(monkeypatch):
     monkeypatch.setattr(archive_charts, "MAX_CELLS", 50)
     monkeypatch.setattr(archive_charts, "BLOCK_GRID_SHAPE", (5, 5))
     found = elites_of(100, 2, True)
@@ -215,8 +218,8 @@ def test_of_very_many_cells_the_best_of_blocks_are_drawn(monkeypatch):
     np.testing.assert_allclose(z, blocks, rtol=1e-6)
 
 
-def test_a_population_that_evolves(evolving, tmp_path):
-    """A point for what each member had after each generation, in black the ancestors of the best."""
+def test_charts_of_a_population_that_evolves(evolving, tmp_path):
+    """There is a line per member and generation, and the ancestors of the best are black."""
     page, lines = Page(report([evolving], tmp_path / "page.html")), read_lineage(evolving)
     chart = page.charts["learning rate of each member"]
     assert (
@@ -244,11 +247,12 @@ def test_a_population_that_evolves(evolving, tmp_path):
         if trace["mode"] == "markers"
     )
     assert points == sum(value is not None for line in lines[1:] for value in line["fitness"])
-    assert not [title for title in page.charts if title.startswith("evolve")]  # drawn once
+    # settings are drawn only once
+    assert not [title for title in page.charts if title.startswith("evolve")]
     assert "4 that evolve (learning_rate 0.0001 to 0.1, gamma 0 to 0.9), seeds 0 to 3" in page.words
 
 
-def test_an_empty_archive(folders, tmp_path, monkeypatch):
+def test_an_empty_archive_is_reported(folders, tmp_path, monkeypatch):
     def refuse(policy):
         raise UsageError("the archive is empty at step 0: take a later checkpoint")
 
@@ -262,7 +266,7 @@ def test_an_empty_archive(folders, tmp_path, monkeypatch):
 
 @needs_browser
 def test_a_browser_draws_every_chart(folders, evolving, tmp_path):
-    """Without any network; what the page forbids itself, it does not need."""
+    """The browser has no network access, and the page needs nothing that it forbids."""
     path = report([folders["grid"], evolving], tmp_path / "page.html")
     done = opened(path, tmp_path)
     charts = Page(path).data["charts"]
@@ -273,13 +277,14 @@ def test_a_browser_draws_every_chart(folders, evolving, tmp_path):
         r"<image [^>]*href=\"data:image/png", done.stdout
     )
     titles = set(re.findall(r'data-title="([^"]*)"', done.stdout))
+    # Nothing is sent to services of plotly.
     assert {"Zoom", "Pan"} <= titles and not any(
         "hare" in title or "loud" in title for title in titles
-    )  # nothing is sent to plotly's own service
+    )
 
 
-def test_the_browser_is_optional():
-    """Nothing of the package itself looks for one, but to open a page."""
+def test_only_opening_a_report_uses_a_browser():
+    """No other module of the package imports webbrowser."""
     sources = [
         path
         for path in Path(rollax.__file__).parent.rglob("*.py")

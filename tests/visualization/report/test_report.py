@@ -1,4 +1,4 @@
-"""A report holds what runs recorded, in one page that loads nothing, and nothing of a run becomes a part of the page itself."""
+"""Tests of reports: one page with the records of runs, which loads nothing and escapes all text."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
 class Reader(HTMLParser):
-    """Tags with their attributes, the text of the page, and what is in its scripts."""
+    """Parser of tags with their attributes, the text of the page, and its scripts."""
 
     def __init__(self, content: str) -> None:
         super().__init__()
@@ -60,12 +60,12 @@ class Reader(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the charts are made of."""
+        """Return the data of the charts."""
         return json.loads(self.scripts[0])
 
 
 class Page(Reader):
-    """A report; `charts` are by their titles, the first of those of one title."""
+    """Report with charts by title. The first chart is used if several have the same title."""
 
     def __init__(self, path: Path) -> None:
         self.path, content = path, path.read_text()
@@ -78,14 +78,14 @@ class Page(Reader):
         self.charts = {title: drawn[name] for title, name in reversed(titles)}
 
     def lines(self, title: str, is_member: bool = False) -> list[dict[str, Any]]:
-        """The lines of a chart without bands; of members or of all together."""
+        """Return the lines of a chart without bands, either of members or of groups."""
         found = [trace for trace in self.charts[title]["data"] if trace.get("hoverinfo") != "skip"]
         return [trace for trace in found if ("members" in trace.get("meta", [])) == is_member]
 
 
 @pytest.fixture
 def copy(run, tmp_path):
-    """The run's records without its checkpoints, to be changed."""
+    """Return a copy of the run without its checkpoints, which tests may change."""
     shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoints", "figures"))
     return tmp_path / "copy"
 
@@ -100,7 +100,7 @@ def lines_of(folder):
 
 
 @pytest.mark.quick
-def test_curves_are_those_of_the_run(page, run):
+def test_curves_equal_the_records_of_the_run(page, run):
     arrays, lines = read_evaluations(run / "evaluations.npz"), lines_of(run)
     (drawn,) = page.lines("Evaluation return")
     assert drawn["x"] == arrays["step"].tolist()
@@ -164,14 +164,14 @@ def test_histograms_count_every_episode(page, run):
             ) == len(own)
 
 
-def test_bins():
+def test_bin_edges_of_histograms():
     assert distribution_charts._bin_edges(np.array([1.0, 3.0])).tolist() == [0.5, 1.5, 2.5, 3.5]
     bin_edges, most = distribution_charts._bin_edges, distribution_charts.MAX_BINS
     assert bin_edges(np.array([0.25, 0.25])).tolist() == [-0.25, 0.75]
     assert (len(bin_edges(np.arange(2) * 1e3)), *bin_edges(np.zeros(0))) == (most + 1, 0.0, 1.0)
 
 
-def test_what_the_run_is(page, run):
+def test_facts_about_the_run(page, run):
     lines = [
         each for each in read_metrics(run / "metrics.jsonl") if each.get("event") == "evaluation"
     ]
@@ -188,11 +188,11 @@ def test_what_the_run_is(page, run):
         r"(config\.\w+)</td><td class=\"strong short\">(\w+)</td><td class=\"short\">(\w+)</td>",
         page.path.read_text(),
     )
-    assert ("config.num_epochs", "1", "10") in cells  # given, and what the preset has
-    assert "config.learning_rate" not in [name for name, *_ in cells]  # the preset's
+    assert ("config.num_epochs", "1", "10") in cells  # the given value and that of the preset
+    assert "config.learning_rate" not in [name for name, *_ in cells]  # has the value of the preset
 
 
-def test_nothing_is_loaded_from_elsewhere(page):
+def test_the_page_loads_no_resources(page):
     resources = [
         x
         for _, attributes in page.tags
@@ -214,8 +214,8 @@ def test_nothing_is_loaded_from_elsewhere(page):
     assert {each["href"] for each in page.of("a")} <= {f"#{name}" for name in anchors}
 
 
-def test_charts_are_plotlys(page):
-    """Every property is one that plotly knows."""
+def test_charts_are_valid_plotly_figures(page):
+    """Plotly validates every property."""
     graph_objects = pytest.importorskip("plotly.graph_objects")
     for chart in page.data["charts"].values():
         graph_objects.Figure(
@@ -223,8 +223,8 @@ def test_charts_are_plotlys(page):
         )
 
 
-def test_what_comes_from_a_run_is_text(copy, tmp_path):
-    """In names of folders, settings, the machine, labels and files."""
+def test_text_of_a_run_is_escaped(copy, tmp_path):
+    """It may be in names of folders and files, settings, metrics, the machine and labels."""
     plain = Page(report([copy], tmp_path / "plain.html"))
     folder = tmp_path / "</b><u>run"
     shutil.copytree(copy, folder)
@@ -262,7 +262,7 @@ def test_what_comes_from_a_run_is_text(copy, tmp_path):
     )
 
 
-def test_animations_are_in_the_page(copy, tmp_path, monkeypatch):
+def test_animations_are_embedded_in_the_page(copy, tmp_path, monkeypatch):
     (copy / "figures").mkdir()
     for name, size in (("episode.gif", 4), ("large.gif", 300)):
         pixels = np.random.default_rng(0).integers(0, 255, (size, size, 3), dtype=np.uint8)
@@ -293,16 +293,16 @@ def test_an_episode_is_rendered_with_the_best_checkpoint(run, tmp_path):
     assert len(page.of("img")) == 1 and f"the best checkpoint, of step {step}, made" in page.words
 
 
-def test_what_cannot_be_rendered_is_said(copy, tmp_path):
+def test_a_failed_rendering_is_reported(copy, tmp_path):
     told = []
     page = Page(
         report([copy], tmp_path / "page.html", render=True, notify_fn=told.append)
-    )  # its checkpoints are gone
+    )  # its checkpoints are missing
     assert len(told) == 1 and "no episode was rendered" in told[0] and told[0] in page.words
     assert page.lines("Evaluation return")
 
 
-def test_nothing_is_overwritten(run, sweep, copy, tmp_path, monkeypatch):
+def test_reports_are_not_overwritten(run, sweep, copy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert [report([run, sweep]).name for _ in range(2)] == ["report.html", "report-2.html"]
     own = report([copy])
@@ -315,8 +315,8 @@ def test_nothing_is_overwritten(run, sweep, copy, tmp_path, monkeypatch):
         report([run], tmp_path / "file" / "page.html")
 
 
-def test_several_runs(run, sweep, trials, tmp_path):
-    """A row each with its lines, what they differ in, environments apart."""
+def test_a_report_of_several_runs(run, sweep, trials, tmp_path):
+    """Each run has a row with its lines. Differences are listed, and environments are separate."""
     page = Page(report([run, sweep, trials], tmp_path / "page.html"))
     assert {"gymnax/CartPole-v1", "rl2/XLand-MiniGrid-R1-9x9"} <= set(page.words.splitlines())
     names = [each["name"] for each in page.lines("Evaluation return")]
@@ -336,8 +336,8 @@ def test_several_runs(run, sweep, trials, tmp_path):
     assert page.words.count("rollax train ppo") == 3
 
 
-def test_trials(trials, tmp_path):
-    """The return of each episode of a trial at the last evaluation."""
+def test_returns_of_episodes_within_trials(trials, tmp_path):
+    """Compare the mean return of each episode at the last evaluation."""
     page, arrays = (
         Page(report([trials], tmp_path / "page.html")),
         read_evaluations(trials / "evaluations.npz"),
@@ -349,7 +349,7 @@ def test_trials(trials, tmp_path):
     assert last["x"] == [1, 2, 3]
 
 
-def test_many_lines_are_thinned(run, tmp_path, monkeypatch):
+def test_long_lines_are_subsampled(run, tmp_path, monkeypatch):
     monkeypatch.setattr(curve_charts, "MAX_POINTS", 3)
     told = []
     page, lines = Page(report([run], tmp_path / "page.html", notify_fn=told.append)), lines_of(run)
@@ -367,7 +367,7 @@ def test_many_lines_are_thinned(run, tmp_path, monkeypatch):
     )
 
 
-def test_without_plotly(run, tmp_path, monkeypatch):
+def test_missing_plotly_raises_usage_error(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(UsageError, match=re.escape(install_command("report"))):
         report([run], tmp_path / "page.html")
@@ -375,7 +375,7 @@ def test_without_plotly(run, tmp_path, monkeypatch):
 
 
 def test_a_run_without_evaluations(copy, tmp_path):
-    """As one that has just begun."""
+    """A run that has just started has none."""
     (copy / "evaluations.npz").unlink()
     records = [
         line
@@ -398,8 +398,8 @@ def test_a_run_without_evaluations(copy, tmp_path):
         )
 
 
-def test_a_run_of_own_objects(copy, tmp_path):
-    """No command repeats it, so the lines of Python do; it is not rendered without them."""
+def test_a_run_with_custom_objects(copy, tmp_path):
+    """It has Python code instead of a command, and is not rendered."""
     document = yaml.safe_load((copy / "config.yaml").read_text())
     (copy / "config.yaml").write_text(
         yaml.safe_dump(document | {"own_environment": True, "environment": "mine/World"})
@@ -418,8 +418,8 @@ def test_a_run_of_own_objects(copy, tmp_path):
     )
 
 
-def test_damaged_runs(run, copy, tmp_path):
-    """One alone is refused, beside others it is passed over and said; a damaged record of the machine is said."""
+def test_damaged_runs_are_skipped_with_others(run, copy, tmp_path):
+    """A single damaged run raises an error. A damaged machine record is reported."""
     (copy / "environment.json").write_text("[1, 2")
     assert (
         "environment.json is missing or cannot be read"
@@ -453,7 +453,7 @@ def test_damaged_runs(run, copy, tmp_path):
         report([])
 
 
-def test_numbers_that_are_not_finite(copy, tmp_path):
+def test_nonfinite_returns_are_left_out(copy, tmp_path):
     arrays = read_evaluations(copy / "evaluations.npz")
     arrays["returns"][0], arrays["returns"][1, 0] = np.nan, np.inf
     np.savez(copy / "evaluations.npz", **arrays)
@@ -462,12 +462,12 @@ def test_numbers_that_are_not_finite(copy, tmp_path):
     assert drawn["x"] == arrays["step"][1:].tolist() and np.isfinite(drawn["y"]).all()
 
 
-def test_names_of_folders():
+def test_unique_names_of_folders():
     assert run_facts.unique_names([Path("/a/x"), Path("/b/y")]) == ["x", "y"]
     assert run_facts.unique_names([Path("/a/x"), Path("/b/x")]) == ["a/x", "b/x"]
 
 
-def test_sides_of_a_game_whose_sum_is_zero(tmp_path):
+def test_sides_of_a_zero_sum_game(tmp_path):
     small = {"num_envs": 4, "num_steps": 16, "num_minibatches": 2, "num_epochs": 1}
     options = {
         "total_steps": 128,

@@ -1,4 +1,4 @@
-"""Tables for papers: which runs are one row, what is estimated over them, and which settings are shown."""
+"""Tests of tables for papers: rows, estimates over seeds, and hyperparameters."""
 
 import shutil
 
@@ -18,13 +18,13 @@ from rollax.visualization.tables.run_groups import RunGroup
 
 
 def cells(table):
-    """The rows of a table by column name."""
+    """Return the rows of a table as dictionaries by column name."""
     names = [column.name for column in table.columns]
     return [dict(zip(names, row, strict=True)) for row in table.rows]
 
 
 def settings(table):
-    """The columns of a table of hyperparameters."""
+    """Return the columns of a table of hyperparameters as dictionaries by setting."""
     return {
         column.name: {row[0]: row[index] for row in table.rows}
         for index, column in enumerate(table.columns)
@@ -33,11 +33,11 @@ def settings(table):
 
 
 def means(folder):
-    """The mean return of each evaluation of a single run."""
+    """Return the mean return of each evaluation of a single run."""
     return read_run(folder)[0].returns[:, 0].mean(axis=1)
 
 
-def test_runs_that_differ_in_their_seeds_are_one_row(variant):
+def test_runs_with_different_seeds_are_one_row(variant):
     folders = [variant(f"seed-{seed}", seed, shift=10.0 * seed) for seed in range(5)]
     table = rollax.table(folders)
     (row,) = cells(table)
@@ -61,7 +61,7 @@ def test_a_single_seed_has_no_interval(run):
     assert "no interval for a single seed: ppo on gymnax/CartPole-v1" in table.notes
 
 
-def test_a_sweep_has_a_row_and_a_column_for_each_value(sweep):
+def test_a_sweep_has_a_row_and_a_column_per_value(sweep):
     rows = cells(rollax.table(sweep))
     assert [row["label"] for row in rows] == ["learning_rate 0.0001", "learning_rate 0.001"]
     assert [row["seeds"] for row in rows] == [2, 2]
@@ -93,7 +93,7 @@ def test_groups_in_several_environments(variant):
         rollax.table(folders, label=("one",))
 
 
-def test_settings_that_are_default_are_left_out(run):
+def test_default_settings_are_left_out(run):
     shown = settings(rollax.table(run, kind="hyperparameters"))["ppo"]
     whole = settings(rollax.table(run, kind="hyperparameters", all_settings=True))["ppo"]
     assert shown.keys() < whole.keys()
@@ -103,7 +103,7 @@ def test_settings_that_are_default_are_left_out(run):
     assert not {"seed", "seeds", "log_lines", "keep_last", "evolve_factor"} & whole.keys()
 
 
-def test_options_that_differ_between_seeds_are_all_shown(variant):
+def test_options_that_differ_between_seeds_are_listed(variant):
     folders = [variant("a", 0), variant("b", 1)]
     document = yaml.safe_load((folders[1] / "config.yaml").read_text())
     document["options"]["eval_count"] = 5
@@ -112,20 +112,20 @@ def test_options_that_differ_between_seeds_are_all_shown(variant):
 
 
 def group(run, **changes):
-    """A group of one run with other curves."""
+    """Return a group of one run with changed curves."""
     (curve,) = make_curves([run._replace(**changes)])
     return RunGroup(curve, [{}])
 
 
 def read_population(run, number=4):
-    """The curves of a run as of a population of several members."""
+    """Return the curves of a run as those of a population of several members."""
     (found,) = read_run(run)
     shift = np.arange(number)[None, :, None]
     return found._replace(returns=found.returns + shift)
 
 
 @pytest.mark.quick
-def test_members_that_share_founders_have_no_interval(run):
+def test_members_with_common_founders_have_no_interval(run):
     (row,) = cells(make_results_table([group(read_population(run), founders=2)]))
     assert row["seeds"] == 2 and np.isnan(row["final_return"][1:]).all()
     (independent,) = cells(make_results_table([group(read_population(run))]))
@@ -153,7 +153,7 @@ def test_archives_have_coverage_and_qd_score(run):
     assert "coverage" not in without
 
 
-def test_a_last_evaluation_that_is_not_finite(run):
+def test_a_nonfinite_last_evaluation(run):
     population = read_population(run)
     returns = population.returns.copy()
     returns[-1, 1] = np.nan
@@ -163,7 +163,7 @@ def test_a_last_evaluation_that_is_not_finite(run):
     assert any("not finite for all seeds" in note for note in table.notes)
 
 
-def test_the_lowest_return_is_the_best_where_that_was_chosen(run):
+def test_the_best_return_is_the_lowest_with_best_mode_min(run):
     (found,) = read_run(run)
     options = rollax.RunOptions(
         **{**vars(found.spec.options), "best_mode": "min", "best_metric": "return_mean"}
@@ -226,9 +226,12 @@ def test_types_of_agents_share_a_column(run):
     assert columns == ["setting", "prey, predator"]
 
 
-def test_returns_that_sum_to_zero_are_not_shown(run, tmp_path):
+def test_zero_sum_returns_are_not_shown(run, tmp_path):
     folder = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
-    line = '{"event": "evaluation", "step": 512, "return_agents": [5.0, -5.0], "return_min": 0.0, "return_max": 0.0}\n'
+    line = (
+        '{"event": "evaluation", "step": 512, "return_agents": [5.0, -5.0], '
+        '"return_min": 0.0, "return_max": 0.0}\n'
+    )
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(line)
     (found,) = read_run(folder)
@@ -240,7 +243,7 @@ def test_returns_that_sum_to_zero_are_not_shown(run, tmp_path):
     assert cells(make_results_table([group(found)]))[0]["final_return"] is not None
 
 
-def test_mistakes(run):
+def test_invalid_arguments_of_table_raise_usage_error(run):
     with pytest.raises(UsageError, match="Name at least one run"):
         rollax.table([])
     with pytest.raises(UsageError, match="kind"):
@@ -249,6 +252,6 @@ def test_mistakes(run):
         rollax.table(run.parent / "nothing")
 
 
-def test_an_estimate_is_a_cell(run):
+def test_a_cell_may_be_an_estimate(run):
     (row,) = cells(rollax.table(run))
     assert isinstance(row["final_return"], Estimate)

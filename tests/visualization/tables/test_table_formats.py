@@ -1,4 +1,4 @@
-"""Formats of tables: what each one escapes, and how it writes numbers, intervals and missing values."""
+"""Tests of table formats: escaping, numbers, intervals, and missing values."""
 
 import csv
 import io
@@ -37,11 +37,11 @@ def test_text_is_aligned() -> None:
     assert str(TABLE) == f"{TABLE.to_string()}\na note\\nof two lines"
 
 
-def test_text_is_folded_in_a_terminal() -> None:
+def test_text_is_wrapped_in_a_terminal() -> None:
     assert max(map(len, TABLE.to_string(50).splitlines())) <= 50
 
 
-def test_latex() -> None:
+def test_latex_table() -> None:
     lines = TABLE.to_latex().splitlines()
     assert lines[1:5] == [
         r"\begin{tabular}{lrr}",
@@ -76,7 +76,7 @@ def test_latex_numbers(cell: table_formats.Cell, expected: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["[64]", "*"])
-def test_latex_does_not_read_a_cell_as_an_argument_of_the_line_break(text: str) -> None:
+def test_latex_protects_cells_after_a_line_break(text: str) -> None:
     assert f"{{}}{text} \\\\\n" in table_formats.format_latex((Column("a", "a"),), [(text,)])
 
 
@@ -88,7 +88,7 @@ def test_latex_compiles(tmp_path) -> None:
     assert subprocess.run(words, cwd=tmp_path, check=False, timeout=60).returncode == 0
 
 
-def test_markdown() -> None:
+def test_markdown_table() -> None:
     lines = TABLE.to_markdown().splitlines()
     assert lines[:3] == [
         r"| name\_% | steps | final return |",
@@ -111,7 +111,7 @@ def test_csv_has_all_digits_and_no_formula() -> None:
 
 
 @pytest.mark.parametrize("text", ["=1", "+1", "-1", "@SUM(1)", " =1", "\uff1d1", "\t=1"])
-def test_formulas_are_harmless(text: str) -> None:
+def test_formulas_are_escaped(text: str) -> None:
     table = RunTable((Column("a", text),), ((text,),))
     (cell,) = list(csv.reader(io.StringIO(table.to_csv())))[1]
     assert not cell.lstrip().startswith(("=", "+", "-", "@", "\uff1d", "\t"))
@@ -123,20 +123,20 @@ def test_passwords_are_masked() -> None:
         assert "hunter2" not in text and "host" in text
 
 
-def test_long_texts_are_cut_except_in_csv() -> None:
+def test_long_texts_are_truncated_except_in_csv() -> None:
     table = RunTable((Column("a", "y" * 500),), (("x" * 500,),))
     assert "y" * 201 not in table.to_string() + table.to_latex() + table.to_markdown()
     assert "x" * 201 not in table.to_markdown() and "x" * 200 + " ..." in table.to_markdown()
     assert "x" * 500 in table.to_csv()
 
 
-def test_without_rows() -> None:
+def test_tables_without_rows() -> None:
     table = RunTable(COLUMNS, ())
     assert table.to_string() == "name_%  steps  final return\n"
     assert table.to_csv().count("\n") == 1 and table.to_latex().count("\\\\") == 1
 
 
-def test_a_data_frame() -> None:
+def test_conversion_to_a_data_frame() -> None:
     pytest.importorskip("pandas")
     frame = TABLE.to_pandas()
     assert list(frame) == [
