@@ -50,6 +50,7 @@ def test_printed_json_can_be_parsed(capsys: pytest.CaptureFixture) -> None:
             "postgresql+psycopg://me:***@host/db",
         ),
         (f"mysql://me:{SECRET}/{SECRET}@host/db", "mysql://***"),
+        (f"mysql://me:{SECRET}'{SECRET}\"{SECRET}@host/db", "mysql://me:***@host/db"),
         (f"postgresql://host/db?user=me&password={SECRET}", "postgresql://host/db?***"),
         (f"postgresql://host/db?password={SECRET}@{SECRET}", "postgresql://***"),
         (f"redis://:{SECRET}@host:6379/0", "redis://:***@host:6379/0"),

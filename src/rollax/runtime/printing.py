@@ -12,7 +12,8 @@ from typing import TextIO
 _CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_ADDRESS_PATTERN = re.compile(r"\b[a-zA-Z][\w+.-]*://[^\s'\"]+")
+# A quote ends an address unless it is part of a password. The limit keeps the search linear.
+_ADDRESS_PATTERN = re.compile(r"\b[a-zA-Z][\w+.-]*://(?:\S{0,500}@)?[^\s'\"]+")
 _SECRET_PATTERN = re.compile(
     r"([?&;][^=&;\s]*(?:pass|pwd|secret|token|key|credential)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE
 )
