@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollax.errors import UsageError
-from rollax.types import Observation
+from rollax.types import Observation, PyTree
 
 Bound = float | tuple[Any, ...]  # a number, or nested tuples of numbers
 _INTEGER_REMEDY = "Declare integers as a MultiDiscrete, and use ppo."
@@ -233,7 +233,7 @@ class Tuple:
         keys = jax.random.split(key, len(self.parts))
         return tuple(part.sample(k) for part, k in zip(self.parts, keys, strict=True))
 
-    def contains(self, value: tuple[Any, ...]) -> jax.Array:
+    def contains(self, value: tuple[PyTree, ...]) -> jax.Array:
         parts = zip(self.parts, value, strict=True)
         return jnp.all(jnp.stack([part.contains(x) for part, x in parts]))
 
@@ -243,7 +243,7 @@ ActionSpace = SimpleActionSpace | Dict | Tuple
 Space = ActionSpace | Grid
 
 
-def map_space(function: Callable[..., Any], space: Space, *values: Any) -> Any:
+def map_space(function: Callable[..., PyTree], space: Space, *values: PyTree) -> Any:
     """Apply a function to each array of a space, and return the results with its structure.
 
     Args:
@@ -274,14 +274,14 @@ def list_parts(space: Space) -> dict[str, Space]:
     return space.spaces if isinstance(space, Dict) else {}
 
 
-def list_values(space: Dict | Tuple, value: Any) -> dict[str, Any]:
+def list_values(space: Dict | Tuple, value: PyTree) -> dict[str, Any]:
     """Return the entries of a value of a `Dict` or a `Tuple`, keyed as in `list_parts`."""
     return (
         dict(value) if isinstance(space, Dict) else dict(zip(list_parts(space), value, strict=True))
     )
 
 
-def join_values(space: Dict | Tuple, values: Mapping[str, Any]) -> Any:
+def join_values(space: Dict | Tuple, values: Mapping[str, PyTree]) -> Any:
     """Return the value of a `Dict` or a `Tuple` with the given entries. Inverts `list_values`."""
     return dict(values) if isinstance(space, Dict) else tuple(values.values())
 
@@ -299,7 +299,7 @@ def make_zeros(space: Space) -> Any:
     return map_space(lambda part: jnp.zeros(part.shape, part.dtype), space)
 
 
-def cast_value(space: Space, value: Any) -> Any:
+def cast_value(space: Space, value: PyTree) -> Any:
     """Return a value of the space as arrays with the dtypes of the space."""
     return map_space(lambda part, x: jnp.asarray(x, part.dtype), space, value)
 

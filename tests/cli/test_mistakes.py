@@ -13,7 +13,7 @@ from rollax.algorithms.registry import ALGORITHMS
 from rollax.cli.main import COMMANDS
 from rollax.environments import registry
 from rollax.runtime.installation import install_command
-from rollax.spaces import Box, Dict
+from rollax.spaces import Box, Grid
 from rollax.training.compile import device_memory
 from support.command import Command
 from support.runs import FRAMES, SMALL_WORDS, Bad, over
@@ -362,11 +362,18 @@ def test_a_logger_that_is_not_installed(
             ["network.squash", "finite bounds", "Remove network.squash"],
         ),
         (
-            Dict({"a": Box(0, 1, (1,))}),
+            Grid((2, 2), (3,)),
             [],
-            ["got Dict", "must be a rollax.spaces Ball, Box, Discrete or"],
+            [
+                "got Grid",
+                "must be a rollax.spaces Ball, Box, Discrete, MultiDiscrete, Dict or Tuple",
+            ],
         ),
-        (Box(0, 5, (1,), "int32"), [], ["action space must be Discrete, MultiDiscrete, Ball or"]),
+        (
+            Box(0, 5, (1,), "int32"),
+            [],
+            ["action space must be Discrete, MultiDiscrete, Ball, a Box"],
+        ),
     ],
 )
 def test_unsupported_action_spaces_are_refused(

@@ -307,7 +307,7 @@ class Narrow(eqx.Module):
         ),
         (
             lambda key: Narrow(key),
-            "Narrow without the methods of rollax.networks.Network. Wrap it with .*from_equinox",
+            "Narrow fails with .*no attribute 'initial_carry'. Wrap it with .*from_equinox",
         ),
         (Linen, "got the class Linen of flax.linen. Pass .*from_linen"),
         (Linen(2), "got a module of the class Linen of flax.linen. Pass .*from_linen"),

@@ -10,7 +10,7 @@ import pytest
 import rollax
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
-from rollax.networks.layers import MAX_LOG_STD, GaussianHead, StdKind, split_std
+from rollax.networks.policy_heads import MAX_LOG_STD, GaussianHead, StdKind, split_std
 from rollax.spaces import Box
 
 SPACE = Box(-1.0, 1.0, (2,))

@@ -54,7 +54,7 @@ def random_action(env: Environment, key: jax.Array, obs: Observation) -> Any:
     )
 
 
-def _sample_legal(space: Space, mask: Any, key: jax.Array) -> Any:
+def _sample_legal(space: Space, mask: PyTree, key: jax.Array) -> Any:
     """Sample a uniform action of a space, with a mask of legal actions or None."""
     if mask is None:
         return space.sample(key)
@@ -258,7 +258,7 @@ def mask_faults(
 
 
 def _empty_mask_faults(
-    space: Space, label: str, start_mask: Any, next_mask: Any, terminated: np.ndarray
+    space: Space, label: str, start_mask: PyTree, next_mask: PyTree, terminated: np.ndarray
 ) -> list[str]:
     """Return error messages about the masks of a space and of its entries.
 

@@ -9,7 +9,7 @@ import jax
 from rollax.coercion import format_value
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.networks import layers, recurrent
+from rollax.networks import layers, policy_heads, recurrent
 from rollax.networks.layers import MakeHead
 from rollax.networks.network import ActorCriticOutput
 from rollax.networks.torso import Tower
@@ -102,7 +102,7 @@ class NetworkConfig:
     """Map continuous actions to their bounds by tanh instead of clipping."""
     initial_std: float = 1.0
     """Initial standard deviation of continuous actions, before squashing."""
-    std: layers.StdKind = "shared"
+    std: policy_heads.StdKind = "shared"
     """Standard deviation of continuous actions: learned and equal in all states ("shared"), a
     function of the state ("state"), or constant ("fixed")."""
     agent_id: bool = False
@@ -145,16 +145,16 @@ def _make_head(
             name: _make_head(part, masks.get(name), config, inputs, k)
             for (name, part), k in zip(parts.items(), keys, strict=True)
         }
-        return layers.JointHead(join_values(space, heads))
+        return policy_heads.JointHead(join_values(space, heads))
     is_masked = mask is not None
     if isinstance(space, Discrete | MultiDiscrete):
-        return layers.CategoricalHead(inputs, space, is_masked, key=key)
+        return policy_heads.CategoricalHead(inputs, space, is_masked, key=key)
     if isinstance(space, Box) and space.dtype.startswith("float"):
-        return layers.GaussianHead(
+        return policy_heads.GaussianHead(
             inputs, space, config.squash, config.initial_std, is_masked, config.std, key=key
         )
     if isinstance(space, Ball):
-        return layers.BallHead(inputs, space, config.initial_std, config.std, key=key)
+        return policy_heads.BallHead(inputs, space, config.initial_std, config.std, key=key)
     raise ValueError(
         "The action space must be Discrete, MultiDiscrete, Ball, a Box of floats, or a Dict or "
         f"Tuple of these, got {space}. Wrap the environment."

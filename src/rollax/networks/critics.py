@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import distributions, layers
-from rollax.networks.layers import MAX_LOG_STD, MIN_LOG_STD, MLP, Linear
+from rollax.networks.layers import MLP, Linear
+from rollax.networks.policy_heads import MAX_LOG_STD, MIN_LOG_STD
 from rollax.spaces import Ball, Box, Dict, Space, make_zeros, normalize_space
 from rollax.types import Observation
 

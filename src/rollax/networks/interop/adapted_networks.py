@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rollax import tree
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
-from rollax.networks import critics, layers
+from rollax.networks import critics, policy_heads
 from rollax.networks.distributions import (
     Distribution,
     JointDistribution,
@@ -192,11 +192,11 @@ def make_distribution(
         return JointDistribution(join_values(space, parts))
     policy = jnp.asarray(policy, jnp.float32)
     if isinstance(space, Box):
-        return layers.make_gaussian(policy, log_std, space, squash, mask)
+        return policy_heads.make_gaussian(policy, log_std, space, squash, mask)
     if isinstance(space, Ball):
         return RadiallySquashedGaussian(policy.reshape(space.shape), log_std, space)
     assert isinstance(space, Discrete | MultiDiscrete), "_check_action_space rejects other spaces"
-    return layers.make_categorical(policy, space, mask)
+    return policy_heads.make_categorical(policy, space, mask)
 
 
 def _init_log_std(space: SimpleActionSpace, initial_std: float) -> Any:
