@@ -8,7 +8,14 @@ import numpy as np
 
 from rollax.networks.critics import masked_action
 from rollax.networks.q_networks import mask_illegal_values
-from rollax.spaces import ActionSpace, Ball, Box, check_discrete
+from rollax.spaces import (
+    ActionSpace,
+    Ball,
+    Box,
+    SimpleActionSpace,
+    check_discrete,
+    map_space,
+)
 from rollax.types import Carry, Observation, Scalar
 
 
@@ -116,8 +123,9 @@ def random_action(
         return _uniform_in_ball(noise)
     if noise is not None:
         return masked_action(jax.scipy.special.erf(noise / jnp.sqrt(2.0)), obs)  # 2 Phi(z) - 1
-    logits = mask_illegal_values(jnp.zeros(check_discrete(space).n), obs)
-    return jax.random.categorical(key, logits).astype(space.dtype)
+    discrete = check_discrete(space)
+    logits = mask_illegal_values(jnp.zeros(discrete.n), obs)
+    return jax.random.categorical(key, logits).astype(discrete.dtype)
 
 
 def _uniform_in_ball(noise: jax.Array) -> jax.Array:
@@ -131,9 +139,13 @@ def _uniform_in_ball(noise: jax.Array) -> jax.Array:
     return noise * norm * jax.lax.rsqrt(jnp.maximum(square, 1e-12))
 
 
-def example_action(space: ActionSpace) -> jax.Array:
+def example_action(space: ActionSpace) -> Any:
     """Return a zero action with the shape and dtype of actions in the replay buffer."""
-    return jnp.zeros(space.shape, jnp.float32 if isinstance(space, Box) else space.dtype)
+
+    def make_zeros(part: SimpleActionSpace) -> jax.Array:
+        return jnp.zeros(part.shape, jnp.float32 if isinstance(part, Box) else part.dtype)
+
+    return map_space(make_zeros, space)
 
 
 def denormalize_action(space: ActionSpace, action: jax.Array) -> jax.Array:

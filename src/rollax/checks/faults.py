@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.errors import error_message
-from rollax.spaces import Dict, Space
+from rollax.spaces import Dict, Space, Tuple, list_parts, list_values
 from rollax.types import Leaf, PyTree
 
 
@@ -120,12 +120,13 @@ def out_of_space_faults(
     Returns:
         One message for each array with values outside of its space.
     """
-    if isinstance(space, Dict):
+    if isinstance(space, Dict | Tuple):
+        values = list_values(space, samples)
         return [
             fault
-            for name, part in space.items
+            for name, part in list_parts(space).items()
             for fault in out_of_space_faults(
-                samples[name], part, num_axes, f"{label}['{name}']", is_exact
+                values[name], part, num_axes, f"{label}['{name}']", is_exact
             )
         ]
     if is_exact is not None and is_exact == space.dtype.startswith("float"):

@@ -23,7 +23,7 @@ from rollax.checks.faults import (
 from rollax.environments.capabilities import capabilities, has_descriptors, has_tasks
 from rollax.environments.environment import Environment, Transition
 from rollax.environments.trace_cache import trace_once
-from rollax.spaces import Dict, Space
+from rollax.spaces import Dict, Space, Tuple, list_parts, list_values
 from rollax.types import Observation, PyTree, State
 
 _COMPARABLE_TYPES = (
@@ -215,14 +215,22 @@ def structure_faults(value: PyTree, space: Space, num_agents: int | None, label:
     Returns:
         One message per problem.
     """
-    if isinstance(space, Dict):
-        if not isinstance(value, dict) or set(value) != set(space.spaces):
-            received = list(value) if isinstance(value, dict) else type(value).__name__
-            return [f"{label} must be a dictionary of {sorted(space.spaces)}, got {received}."]
+    if isinstance(space, Dict) and not (
+        isinstance(value, dict) and set(value) == set(space.spaces)
+    ):
+        received = list(value) if isinstance(value, dict) else type(value).__name__
+        return [f"{label} must be a dictionary of {sorted(space.spaces)}, got {received}."]
+    if isinstance(space, Tuple) and not (
+        isinstance(value, tuple) and len(value) == len(space.parts)
+    ):
+        received = len(value) if isinstance(value, tuple) else type(value).__name__
+        return [f"{label} must be a tuple of {len(space.parts)} values, got {received}."]
+    if isinstance(space, Dict | Tuple):
+        values = list_values(space, value)
         return [
             f
-            for name, part in space.items
-            for f in structure_faults(value[name], part, num_agents, f"{label}['{name}']")
+            for name, part in list_parts(space).items()
+            for f in structure_faults(values[name], part, num_agents, f"{label}['{name}']")
         ]
     shape = space.shape if num_agents is None else (num_agents, *space.shape)
     agents = "" if num_agents is None else f" for each of {num_agents} agents"

@@ -9,7 +9,7 @@ import numpy as np
 from rollax import spaces
 from rollax.environments.image_layouts import describe_layout, image_layout, image_shape
 from rollax.networks.layers import Encoder, encoded_parts
-from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space
+from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, Space, Tuple
 from rollax.types import Parameters
 
 MAX_DENSE_WEIGHTS = 5_000_000  # number of weights above which a dense layer causes a warning
@@ -50,7 +50,10 @@ def _describe_part(space: Space, is_convolved: bool | None) -> str:
         return f"grid {space.cells[0]} x {space.cells[1]} of symbols, embedded"
     layout = image_layout(space) if isinstance(space, Box) else None
     if layout is None or not isinstance(space, Box):
-        size, shape = spaces.flat_size(space), () if isinstance(space, Dict) else space.shape
+        size, shape = (
+            spaces.flat_size(space),
+            () if isinstance(space, Dict | Tuple) else space.shape,
+        )
         return f"{size:,} number{'s' if size != 1 else ''}" + (
             f" of {list(shape)}" if len(shape) > 1 else ""
         )

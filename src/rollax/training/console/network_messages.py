@@ -12,7 +12,7 @@ from rollax.networks.observation_encoding import (
     find_encoders,
     large_layer_warning,
 )
-from rollax.spaces import Dict, Space
+from rollax.spaces import Dict, Space, Tuple, list_parts
 from rollax.training.spec import Spec, get_algorithm_entry
 from rollax.types import NetworkFn
 
@@ -55,6 +55,7 @@ def describe_inputs(
 
 def _has_multiple_axes(space: Space) -> bool:
     """Return whether an observation, or an entry of a dictionary observation, has several axes."""
-    if isinstance(space, Dict):
-        return any(_has_multiple_axes(part) for name, part in space.items if name != "action_mask")
+    if isinstance(space, Dict | Tuple):
+        parts = list_parts(space).items()
+        return any(_has_multiple_axes(part) for name, part in parts if name != "action_mask")
     return len(space.shape) > 1

@@ -302,7 +302,7 @@ class SimulatorRunner:
                     seen, begins, memory, action, extras, reward, terminated, truncated, next_obs
                 )
             )
-            reset = terminated | truncated
+            reset = np.asarray(terminated | truncated)
             self._info_tracker.add(after.info)
             ended.append(np.flatnonzero(reset))
             ended_info.append(self._info_tracker.take(ended[-1]))

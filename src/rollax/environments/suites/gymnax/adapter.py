@@ -45,7 +45,7 @@ from rollax.environments.suites.argument_checks import creation_error
 from rollax.environments.suites.lazy_imports import defer_imports
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError, describe_error
-from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space
+from rollax.spaces import ActionSpace, Box, Dict, Discrete, Space, map_space
 from rollax.types import Action, Observation, PyTree, Setting, State
 
 with defer_imports("seaborn", "matplotlib.pyplot"):
@@ -409,9 +409,7 @@ def _convert_space(space: gymnax_spaces.Space) -> Space:
 
 def _cast_to_space(value: Observation, space: Space) -> Any:
     """Cast a value to the dtypes of a space, without checking its shape."""
-    if isinstance(space, Dict):
-        return {name: _cast_to_space(value[name], part) for name, part in space.items}
-    return jnp.asarray(value, space.dtype)
+    return map_space(lambda part, array: jnp.asarray(array, part.dtype), space, value)
 
 
 def _select_scalars(info: dict[str, ArrayLike]) -> dict[str, jax.Array]:

@@ -9,7 +9,7 @@ import numpy as np
 from jumanji.specs import Array, BoundedArray, Spec
 
 from rollax.environments.suites.suite import SuiteEnvironment
-from rollax.spaces import ActionSpace, Box, Dict, Discrete, Grid, MultiDiscrete, Space
+from rollax.spaces import Box, Dict, Discrete, Grid, MultiDiscrete, SimpleActionSpace, Space
 from rollax.types import Observation
 
 ACTION_MASK, CLOCK_NAMES = "action_mask", ("step_count", "step")
@@ -33,7 +33,7 @@ class ObservationPart(NamedTuple):
     """
 
     path: tuple[str, ...]
-    space: ActionSpace | Grid
+    space: SimpleActionSpace | Grid
     low: int = 0
     has_agent_axis: bool = False
 
@@ -55,7 +55,7 @@ class JumanjiSpaces(NamedTuple):
     """
 
     parts: tuple[ObservationPart, ...]
-    action: ActionSpace
+    action: SimpleActionSpace
     joint_action_sizes: tuple[int, ...]
     num_agents: int | None
     clock_scale: float
@@ -119,7 +119,7 @@ def _mask_shape(spec: Spec) -> Any:
 
 def _convert_action_spec(
     spec: BoundedArray, mask: tuple[int, ...] | None, has_agents: bool
-) -> tuple[ActionSpace, tuple[int, ...], int | None]:
+) -> tuple[SimpleActionSpace, tuple[int, ...], int | None]:
     """Return the action space, the joint action sizes, and the number of agents or None."""
     if has_agents:
         if np.issubdtype(spec.dtype, np.floating):
