@@ -292,7 +292,7 @@ def test_rollback_keys_and_total_steps_reach_every_member(whole: Path) -> None:
     spec = layout.read_spec(whole)
     program = programs.compile_program(spec)
     other = changed_state.with_rollback_keys(program.algorithm, spec, program.init(), 3, 1)
-    other = changed_state.with_total_updates(program.algorithm, other, 99)
+    other = changed_state.with_settings(program.algorithm, other, {"total_updates": 99})
     assert other.members.config.total_updates.tolist() == [99.0] * MEMBERS
     before = program.init()
     for old, new in ((before.key, other.key), (before.members.key, other.members.key)):

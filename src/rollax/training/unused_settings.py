@@ -146,21 +146,24 @@ def check_changed_settings(
         )
         update = _make_update(spec, algorithm, run_environment)
         step = _trace_function(update.function, *update.arguments)
-        others = list(_trace_other_functions(algorithm, run_environment, update.arguments[0]))
+        trace_others = _make_other_tracer(algorithm, run_environment, update.arguments[0])
         for name in names:
-            if not _is_read_in_training(name, algorithm, step, others):
+            if not _is_read_in_training(name, algorithm, step, trace_others):
                 _raise_no_effect(
                     f"config.{name}", getattr(spec.config, name), REMEDIES.get(name, NOT_READ)
                 )
 
 
 def _is_read_in_training(
-    name: str, algorithm: Algorithm, step: "TracedFunction", others: list["TracedFunction"]
+    name: str,
+    algorithm: Algorithm,
+    step: "TracedFunction",
+    trace_others: Callable[[], list["TracedFunction"]],
 ) -> bool:
     """Return whether an update, or another function of the algorithm, depends on a setting."""
     return _has_effect(
         step, getattr(algorithm.config(step.inputs[0]), name), algorithm.config(step.outputs[0])
-    ) or any(_has_effect(x, getattr(algorithm.config(x.inputs[0]), name)) for x in others)
+    ) or any(_has_effect(x, getattr(algorithm.config(x.inputs[0]), name)) for x in trace_others())
 
 
 @contextlib.contextmanager
@@ -279,7 +282,7 @@ def _check_traced_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
     )
     in_step, in_init = algorithm.config(step.inputs[0]), init.inputs[1]
     after_step, after_init = algorithm.config(step.outputs[0]), algorithm.config(init.outputs)
-    others = list(_trace_other_functions(algorithm, environment, state))
+    trace_others = _make_other_tracer(algorithm, environment, state)
     for name, value in passed.items():
         if name in spec.evolve:
             acting_parts = _trace_simulator_acting(algorithm, environment, state)
@@ -296,9 +299,16 @@ def _check_traced_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
                 )
         elif not (
             _has_effect(init, getattr(in_init, name), after_init)
-            or _is_read_in_training(name, algorithm, step, others)
+            or _is_read_in_training(name, algorithm, step, trace_others)
         ):
             _raise_no_effect(f"config.{name}", value, REMEDIES.get(name, "Remove it"))
+
+
+def _make_other_tracer(
+    algorithm: Algorithm, environment: Environment, state: State
+) -> Callable[[], list["TracedFunction"]]:
+    """Return a function that traces the functions other than `init` and `step` at most once."""
+    return functools.cache(lambda: list(_trace_other_functions(algorithm, environment, state)))
 
 
 def _trace_other_functions(
