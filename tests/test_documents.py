@@ -108,6 +108,15 @@ def test_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(programs) == 4
 
 
+def test_warm_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second example needs nothing of the first but the import."""
+    monkeypatch.chdir(tmp_path)
+    programs = programs_of("docs/warm-start.md")
+    with jax.debug_key_reuse(False), jax.numpy_rank_promotion("allow"):
+        exec("\n".join(programs), {"__name__": "__main__"})
+    assert len(programs) == 2
+
+
 def test_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So do the examples of Python and notebooks."""
     monkeypatch.chdir(tmp_path)

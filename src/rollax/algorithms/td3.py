@@ -25,7 +25,7 @@ from rollax.networks.critics import ActorCritics, masked_action, min_q
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
 from rollax.spaces import check_bounded_box
-from rollax.types import Carry, Flag, Observation, PyTree, State
+from rollax.types import Carry, Flag, Observation, PyTree, Scalar, State
 
 
 @settings_dataclass
@@ -115,12 +115,18 @@ def init_agent(network: ActorCritics, config: TD3Config) -> TD3Agent:
     return TD3Agent(network, jax.tree.map(jnp.copy, network), states, jnp.zeros((), jnp.int32))
 
 
-def optimizers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
-    return make_optimizers(config, actor=0.0, critic=config.critic_learning_rate)
+def optimizers(
+    config: TD3Config, progress: Scalar = 0.0
+) -> dict[str, optax.GradientTransformation]:
+    return make_optimizers(config, progress, actor=0.0, critic=config.critic_learning_rate)
 
 
 def update(
-    agent: TD3Agent, config: TD3Config, batch: ReplayBatch, key: jax.Array
+    agent: TD3Agent,
+    config: TD3Config,
+    batch: ReplayBatch,
+    key: jax.Array,
+    progress: Scalar = 0.0,
 ) -> tuple[TD3Agent, dict[str, jax.Array]]:
     """Perform one gradient step (algorithm 1).
 
@@ -131,11 +137,12 @@ def update(
         config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key of the target noise.
+        progress: Completed fraction of training, from 0 to 1, which ends `frozen_fraction`.
 
     Returns:
         The updated agent, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
     """
-    optimizer, states = optimizers(config), agent.optimizer
+    optimizer, states = optimizers(config, progress), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
     action = jax.vmap(add_action_noise)(
