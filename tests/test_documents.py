@@ -108,6 +108,15 @@ def test_examples_of_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(programs) == 4
 
 
+def test_examples_of_warm_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in order, as one program."""
+    monkeypatch.chdir(tmp_path)
+    programs = programs_of("docs/warm-start.md")
+    with jax.debug_key_reuse(False), jax.numpy_rank_promotion("allow"):
+        exec("\n".join(programs), {"__name__": "__main__"})
+    assert len(programs) == 2
+
+
 @pytest.mark.parametrize(("page", "number"), [("continue", 2), ("curriculum", 3)])
 def test_examples_of_phases(
     page: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

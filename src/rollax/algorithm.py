@@ -295,6 +295,9 @@ class Algorithm(NamedTuple):
             splits over devices along their first axis, such as environments, replay streams or
             archive cells. All other leaves, and leaves whose first axis does not divide evenly, are
             replicated.
+        parts: Function from a state, or its `acting_state`, to the parts of the state that a warm
+            start can copy, keyed by "networks", "optimizer", "statistics", "replay" and "archive".
+            It only selects nodes of the state and computes nothing.
     """
 
     init: InitFn
@@ -310,6 +313,7 @@ class Algorithm(NamedTuple):
     rollouts: Callable[[State], Any] | None = None
     learn: Callable[[State, Any], tuple[State, Metrics]] | None = None
     placement: Callable[[State], Any] = lambda state: uniform_placement(state, False)
+    parts: Callable[[State], dict[str, Any]] = lambda state: {}
 
 
 def uniform_placement(part: PyTree, is_split: bool = True) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rollax.algorithm import Config
 from rollax.algorithms.registry import AlgorithmEntry, ensure_registered
@@ -9,7 +10,7 @@ from rollax.coercion import coerce, coerce_arguments
 from rollax.config import DataclassInstance
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
-from rollax.loading import load_opponents
+from rollax.loading import load_opponents, plan_warm_start, warm_start_options
 from rollax.policy import Policy
 from rollax.runtime.numerics import standard_numerics
 from rollax.training import argument_validation, loop, unused_settings, user_imports
@@ -18,6 +19,7 @@ from rollax.training.callbacks.events import Callback
 from rollax.training.callbacks.user_functions import MetricsFn, check_user_functions
 from rollax.training.checkpoints import changed_settings, compatibility
 from rollax.training.checkpoints.fork import continue_in_new_folder
+from rollax.training.checkpoints.warm_start import WarmStart
 from rollax.training.compile import program as programs
 from rollax.training.compile import run_check
 from rollax.training.console.messages import describe_ignored_eval_arguments
@@ -50,6 +52,9 @@ def train(
     randomize: SettingValues | None = None,
     opponents: Mapping[str, RunPath] | None = None,
     evolve: SettingValues | None = None,
+    init_from: RunPath | Policy | None = None,
+    checkpoint: str | int | None = None,
+    strict: bool | None = None,
     options: RunOptions | SettingValues | None = None,
     metrics: MetricsFn | None = None,
     imports: Sequence[str] = (),
@@ -89,6 +94,11 @@ def train(
             high, scale)`. `scale` is "log" or "linear", by default "log" if `low` is positive.
             Population-based training changes the settings within these ranges. `seeds` is the
             number of members.
+        init_from: Run whose checkpoint initializes this run: a result, a folder or a policy. Its
+            networks and statistics are copied as far as they fit (see docs/warm-start.md). The
+            option `init_parts` selects other parts.
+        checkpoint: Checkpoint of `init_from`: "best" (the default), "last" or a step.
+        strict: Whether to raise an error if an array of `init_from` does not fit.
         options: All other options of the run. None uses their defaults.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
         imports: Names of modules that register the algorithm or the environment. Commands that read
@@ -117,12 +127,11 @@ def train(
     environment_name, packages = argument_validation.environment_name_and_imports(environment)
     make_network, network_settings = argument_validation.split_network_argument(network)
     condition, stop_fn = stop_conditions.split_stop_when(stop_when)
+    init = warm_start_options(init_from, checkpoint, strict)
     run_options = argument_validation.resolve_options(
-        options, total_steps=total_steps, seed=seed, seeds=seeds, stop_when=condition
+        options, total_steps=total_steps, seed=seed, seeds=seeds, stop_when=condition, **init
     )
-    argument_validation.check_display(show)
-    check_user_functions(metrics=metrics, stop_when=stop_fn)
-    callbacks = dispatch.parse_callbacks(callback)
+    callbacks = _check_functions(metrics, stop_fn, callback, show)
     argument_validation.check_arguments_fit(custom_environment, arguments, eval_arguments)
     modules = coerce("imports", imports, tuple[str, ...])
     spec = make_spec(
@@ -142,22 +151,21 @@ def train(
     warnings = _warn_about_eval_arguments(spec, custom_environment)
     spec = programs.with_custom_objects(spec, custom_environment, make_network)
     spec = programs.adapt_to_environment(spec, custom_environment)
-    run_environment, policies = _validate_run(
-        spec, custom_environment, make_network, metrics, callbacks
-    )
+    run = _validate_run(spec, custom_environment, make_network, metrics, callbacks, init_from)
     _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks)
     folder = _create_run_folder(spec, custom_environment)
     with layout.lock_run_folder(folder):
         outcome = run_in_folder(
-            copy_opponents(folder, spec, policies),
+            copy_opponents(folder, spec, run.opponents),
             folder,
-            environment=run_environment,
+            environment=run.environment,
             network=make_network,
             metrics=metrics,
             show=show or make_display(quiet),
             warnings=warnings,
             stop_when=stop_fn,
             callbacks=callbacks,
+            warm_start=run.warm_start,
             is_new=True,
             quiet=quiet,
         )
@@ -228,11 +236,9 @@ def resume(
             an object. If a callback raises, after the run is saved.
         KeyboardInterrupt: After an interrupt, as in `train`.
     """
-    argument_validation.check_display(show)
     argument_validation.check_network_function(network)
     condition, stop_fn = stop_conditions.split_stop_when(stop_when)
-    check_user_functions(metrics=metrics, stop_when=stop_fn)
-    callbacks = dispatch.parse_callbacks(callback)
+    callbacks = _check_functions(metrics, stop_fn, callback, show)
     folder, fork = Path(folder), None if fork is None else Path(fork)
     custom_environment = argument_validation.validate_environment_object(environment)
     stored_spec = layout.read_spec(folder)
@@ -267,6 +273,18 @@ def resume(
     return unwrap_outcome(outcome, custom_environment, network)
 
 
+def _check_functions(
+    metrics: MetricsFn | None,
+    stop_fn: StopWhenFn | None,
+    callback: Callback | Sequence[Callback] | None,
+    show: Display | None,
+) -> tuple[dispatch.NamedCallback, ...]:
+    """Check the functions and the display that the user passed, and return the callbacks."""
+    argument_validation.check_display(show)
+    check_user_functions(metrics=metrics, stop_when=stop_fn)
+    return dispatch.parse_callbacks(callback)
+
+
 def _check_same_call_in_all_processes(
     spec: Spec,
     metrics: MetricsFn | None,
@@ -296,27 +314,40 @@ def _create_run_folder(spec: Spec, environment: Environment | None) -> Path:
     return Path(processes.broadcast_from_first(create))
 
 
+class _ValidatedRun(NamedTuple):
+    """Objects of a run that passed all checks.
+
+    Attributes:
+        environment: Environment with the opponents of the run. Without opponents, the environment
+            object that the user passed, or None.
+        opponents: Policies of the opponents, keyed by agent type.
+        warm_start: Arrays of another run for the initial state, or None.
+    """
+
+    environment: Environment | None
+    opponents: dict[str, Policy]
+    warm_start: WarmStart | None
+
+
 def _validate_run(
     spec: Spec,
     environment: Environment | None,
     network: NetworkFn | None,
     metrics: MetricsFn | None,
     callbacks: Sequence[dispatch.NamedCallback],
-) -> tuple[Environment | None, dict[str, Policy]]:
-    """Check all arguments of a run, and add the opponents to its environment.
-
-    Returns:
-        The environment with the opponents of the run, and the policies of the opponents, keyed by
-        agent type. Without opponents, the environment is `environment` unchanged.
+    init_from: RunPath | Policy | None,
+) -> _ValidatedRun:
+    """Check all arguments of a run, and load its opponents and the source of its warm start.
 
     Raises:
         UsageError: If an argument is invalid.
     """
     argument_validation.check_not_worker_process()
     run_check.check_run_environment(spec, environment)
-    policies = load_opponents(spec, environment, network)
-    run_environment = add_opponents(spec, environment, policies)
-    run_check.check_run(spec, run_environment, network)
-    unused_settings.check_unused_settings(spec, run_environment, network)
-    loop.check_metrics_and_loggers(spec, metrics, run_environment, callbacks)
-    return run_environment, policies
+    opponents = load_opponents(spec, environment, network)
+    environment = add_opponents(spec, environment, opponents)
+    run_check.check_run(spec, environment, network)
+    unused_settings.check_unused_settings(spec, environment, network)
+    loop.check_metrics_and_loggers(spec, metrics, environment, callbacks)
+    warm_start = plan_warm_start(spec, environment, network, init_from)
+    return _ValidatedRun(environment, opponents, warm_start)

@@ -6,7 +6,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 
 from rollax.algorithm import Algorithm
-from rollax.coercion import coerce_arguments
+from rollax.coercion import coerce, coerce_arguments
+from rollax.distributed import processes
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
 from rollax.environments.registry import has_host_suite, is_suite_environment
@@ -14,8 +15,10 @@ from rollax.errors import UsageError
 from rollax.policy import Policy
 from rollax.runtime.numerics import standard_numerics
 from rollax.training import argument_validation, user_imports
-from rollax.training.checkpoints import compatibility
+from rollax.training.checkpoints import compatibility, warm_start
 from rollax.training.checkpoints.store import Checkpoints
+from rollax.training.checkpoints.summary import MemberScores
+from rollax.training.checkpoints.warm_start import SourceParts, WarmStart
 from rollax.training.compile import program as programs
 from rollax.training.evaluation import members
 from rollax.training.opponents import (
@@ -24,7 +27,7 @@ from rollax.training.opponents import (
     opponent_copy_folder,
     parse_run_and_checkpoint,
 )
-from rollax.training.result import accept_result
+from rollax.training.result import Result, accept_result
 from rollax.training.run_folder import layout
 from rollax.training.spec import Spec, with_eval_arguments
 from rollax.types import NetworkFn, RunPath, SettingValues
@@ -70,34 +73,114 @@ def load(
     folder = Path(folder)
     environment = argument_validation.validate_environment_object(environment)
     argument_validation.check_network_function(network)
+    run = _open_run(folder, environment, network, eval_arguments)
+    loaded = _load_checkpoint(folder, run, checkpoint, member)
+    return Policy(
+        spec=run.spec,
+        environment=programs.fixed_environment(run.spec, run.environment)
+        if environment is not None
+        else programs.evaluation_environment(run.spec, run.environment),
+        step=loaded.step,
+        state=run.algorithm.acting_state(loaded.state),
+        algorithm=run.algorithm,
+        warnings=[*run.warnings, *loaded.warnings],
+        member=loaded.member,
+        folder=folder,
+    )
+
+
+def load_source_parts(source: RunPath | Policy, checkpoint: str) -> SourceParts:
+    """Load the parts of a run's state that a warm start can copy.
+
+    Args:
+        source: Folder or result of a run, or a policy. A policy has one member and no replay
+            buffer.
+        checkpoint: "last", "best" or the step of a checkpoint. It is ignored for a policy.
+
+    Returns:
+        The parts, with a leading axis of members for a population.
+
+    Raises:
+        UsageError: If the run or the checkpoint does not exist or cannot be read, or if a folder
+            is passed although the run used an environment or network object.
+    """
+    if isinstance(source, Policy):
+        name = "a policy" if source.folder is None else str(source.folder)
+        parts = source.algorithm.parts(source.state)
+        return SourceParts(
+            name, source.spec.algorithm, source.spec.environment, source.step, 1, parts
+        )
+    folder = Path(source)
+    is_result = isinstance(source, Result)
+    environment, network = (source.environment, source.network) if is_result else (None, None)
+    _check_has_objects(folder, environment, network)
+    run = _open_run(folder, environment, network)
+    restored = _restore(folder, run, checkpoint)
+    state = restored.state.members if run.spec.evolve else restored.state
+    return SourceParts(
+        run=str(folder),
+        algorithm=run.spec.algorithm,
+        environment=run.spec.environment,
+        step=restored.step,
+        num_members=run.spec.num_members,
+        parts=run.algorithm.parts(state),
+    )
+
+
+def _check_has_objects(
+    folder: Path, environment: Environment | None, network: NetworkFn | None
+) -> None:
+    """Raise UsageError if a run used an environment or network object that is not passed."""
+    spec = layout.read_spec(folder)
+    missing = [
+        name
+        for name, is_missing in (
+            ("environment", spec.own_environment and environment is None),
+            ("network", spec.network == layout.CUSTOM and network is None),
+        )
+        if is_missing
+    ]
+    if missing:
+        objects = ", ".join(f"{name}=..." for name in missing)
+        raise UsageError(
+            f"init_from ({folder}) must have no custom {' or '.join(missing)} if it is a folder. "
+            f"Pass the policy instead: init_from=rollax.load({str(folder)!r}, {objects})."
+        )
+
+
+class _OpenRun(NamedTuple):
+    """Specification, algorithm and environment of a run, and warnings about changed settings."""
+
+    spec: Spec
+    algorithm: Algorithm
+    environment: Environment
+    warnings: list[str]
+
+
+def _open_run(
+    folder: Path,
+    environment: Environment | None,
+    network: NetworkFn | None,
+    eval_arguments: SettingValues | None = None,
+) -> _OpenRun:
+    """Read the specification of a run, and build its algorithm and its environment.
+
+    Raises:
+        UsageError: If the run cannot be read, or an object or argument does not fit the run.
+    """
     spec = layout.read_spec(folder)
     warnings = compatibility.check_load(folder, spec, network)
-    is_environment_passed = environment is not None
     if environment is not None:
         _check_same_kind(spec, environment)
     compatibility.check_environment_fits(folder, spec, environment)
     if eval_arguments:
-        if is_environment_passed or spec.own_environment:
+        if environment is not None or spec.own_environment:
             raise UsageError(argument_validation.ARGUMENTS_NEED_ID_MESSAGE)
         spec = with_eval_arguments(spec, eval_arguments)
     opponents = load_opponents(spec, environment, network, folder)
     environment = add_opponents(spec, environment, opponents)
-    algorithm, run_environment = programs.build_algorithm_and_environment(
-        spec, environment, network
-    )
-    loaded = _load_checkpoint(folder, spec, algorithm, checkpoint, member)
-    return Policy(
-        spec=spec,
-        environment=programs.fixed_environment(spec, run_environment)
-        if is_environment_passed
-        else programs.evaluation_environment(spec, run_environment),
-        step=loaded.step,
-        state=algorithm.acting_state(loaded.state),
-        algorithm=algorithm,
-        warnings=[*warnings, *loaded.warnings],
-        member=loaded.member,
-        folder=folder,
-    )
+    built = programs.build_algorithm_and_environment(spec, environment, network)
+    return _OpenRun(spec, *built, warnings)
 
 
 def _check_same_kind(spec: Spec, environment: Environment) -> None:
@@ -129,35 +212,50 @@ class _LoadedState(NamedTuple):
 
 
 def _load_checkpoint(
-    folder: Path, spec: Spec, algorithm: Algorithm, checkpoint: str | int, member: int | None
+    folder: Path, run: _OpenRun, checkpoint: str | int, member: int | None
 ) -> _LoadedState:
     """Load the state of one member. If `member` is None, load the best member.
 
     Raises:
         UsageError: If the checkpoint or the member does not exist.
     """
-    count = len(spec.members())
+    count = run.spec.num_members
     if member is not None and not 0 <= member < count:
         raise UsageError(
             f"member ({member}) must be between 0 and {count - 1}, because the run has {count}."
         )
-    abstract_state = (
-        programs.abstract_member_state(spec, algorithm)
-        if count == 1
-        else programs.abstract_population_state(spec, algorithm)
-    )
-    with compatibility.open_checkpoints(folder, spec) as checkpoints:
-        which = _parse_checkpoint(checkpoint, checkpoints)
-        step, state, warnings = checkpoints.restore(which, abstract_state)
-        scores = checkpoints.summary(step).scores
+    restored = _restore(folder, run, checkpoint)
+    step, state, warnings = restored.step, restored.state, restored.warnings
     if count == 1:
         return _LoadedState(step, state, None, warnings)
     if member is None:
-        member, notes = members.find_best_member(spec, scores)
+        member, notes = members.find_best_member(run.spec, restored.scores)
         warnings = [*warnings, *notes]
-    population = state.members if spec.evolve else state
+    population = state.members if run.spec.evolve else state
     state = jax.tree.map(lambda x: x[member], population)
     return _LoadedState(step, state, member, warnings)
+
+
+class _Restored(NamedTuple):
+    """Checkpoint of a run with the states and scores of all members."""
+
+    step: int
+    state: Any
+    warnings: list[str]
+    scores: MemberScores | None
+
+
+def _restore(folder: Path, run: _OpenRun, checkpoint: str | int) -> _Restored:
+    """Read a checkpoint of a run. Raise UsageError if it does not exist or cannot be read."""
+    abstract_state = (
+        programs.abstract_member_state(run.spec, run.algorithm)
+        if run.spec.num_members == 1
+        else programs.abstract_population_state(run.spec, run.algorithm)
+    )
+    with compatibility.open_checkpoints(folder, run.spec) as checkpoints:
+        which = _parse_checkpoint(checkpoint, checkpoints)
+        step, state, warnings = checkpoints.restore(which, abstract_state)
+        return _Restored(step, state, warnings, checkpoints.summary(step).scores)
 
 
 def _parse_checkpoint(
@@ -232,3 +330,63 @@ def _check_same_environment(run: str, opponent_spec: Spec, environment: Environm
             f"The opponent {run} was trained in {opponent_spec.environment}, and this run uses "
             f"{environment.name}. Use an opponent of the same environment."
         )
+
+
+def warm_start_options(
+    init_from: RunPath | Policy | None, checkpoint: str | int | None, strict: bool | None
+) -> dict[str, Any]:
+    """Return the run options of a warm start from the arguments of `rollax.train`.
+
+    Raises:
+        UsageError: If `checkpoint` is passed together with a policy.
+    """
+    if not isinstance(init_from, Policy):
+        folder = None if init_from is None else str(coerce("init_from", init_from, Path))
+        step = None if checkpoint is None else str(checkpoint)
+        return {"init_from": folder, "init_checkpoint": step, "init_strict": strict}
+    if checkpoint is not None:
+        raise UsageError(
+            f"checkpoint ({checkpoint}) has no effect if init_from is a policy, which was loaded "
+            "from a checkpoint. Remove one of them."
+        )
+    return {
+        "init_from": str(init_from.folder or init_from.spec.environment),
+        "init_checkpoint": str(init_from.step),
+        "init_strict": strict,
+    }
+
+
+def plan_warm_start(
+    spec: Spec,
+    environment: Environment | None,
+    network: NetworkFn | None,
+    init_from: RunPath | Policy | None,
+) -> WarmStart | None:
+    """Load the source of a run's warm start, and match it with the initial state of the run.
+
+    Args:
+        spec: Specification of the new run.
+        environment: Environment object of the new run, or None.
+        network: Network function of the new run, or None.
+        init_from: Source, or None for the option `init_from`.
+
+    Returns:
+        The warm start, or None for a run without one.
+
+    Raises:
+        UsageError: If the source cannot be read, or does not fit the run.
+    """
+    options = spec.options
+    if options.init_from is None:
+        return None
+    if processes.num_processes() > 1:
+        raise UsageError(
+            "init_from is not available for a run in several processes. Use one process, or "
+            "remove init_from."
+        )
+    source = load_source_parts(init_from or options.init_from, options.init_checkpoint)
+    algorithm, _ = programs.build_algorithm_and_environment(spec, environment, network)
+    target = algorithm.parts(programs.abstract_member_state(spec, algorithm))
+    return warm_start.plan_warm_start(
+        source, target, options.init_parts, spec.num_members, options.init_strict
+    )

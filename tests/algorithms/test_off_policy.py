@@ -243,7 +243,7 @@ def test_an_agent_with_normalized_observations() -> None:
     )
     ones = jnp.ones(2)
     batch = batch_of(3 * jnp.ones((2, 1)), ones, ones, ones, -1 * jnp.ones((2, 1)))
-    _, (given, _) = with_normalized_observations(shown, sample).update(
+    _, (given, *_) = with_normalized_observations(shown, sample).update(
         (), row.config, batch, jax.random.key(0)
     )
     assert_close(given, batch._replace(obs=jnp.ones((2, 1)), next_obs=-jnp.ones((2, 1))))

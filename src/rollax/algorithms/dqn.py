@@ -22,13 +22,14 @@ from rollax.algorithms.off_policy import OffPolicyState, off_policy
 from rollax.algorithms.replay_updates import AgentFns
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
+from rollax.learning.freezing import freeze_parts
 from rollax.learning.train_state import apply_gradients, clipped_adam
 from rollax.networks.q_networks import EpsilonGreedy, argmax_q, mask_illegal_values, select_q
 from rollax.replay.prioritized import make_prioritized_replay, reweight_priorities
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
 from rollax.spaces import check_discrete
-from rollax.types import Carry, Flag, Observation, Parameters, State
+from rollax.types import Carry, Flag, Observation, Parameters, Scalar, State
 
 QNetwork: TypeAlias = Callable[[Observation], jax.Array]
 """Network from an observation to the action values `[n]`."""
@@ -178,12 +179,17 @@ def init_agent(network: Parameters, config: DQNConfig) -> DQNAgent:
     )
 
 
-def make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
-    return clipped_adam(config.learning_rate, config.adam_epsilon, config.max_grad_norm)
+def make_optimizer(config: DQNConfig, progress: Scalar = 0.0) -> optax.GradientTransformation:
+    adam = clipped_adam(config.learning_rate, config.adam_epsilon, config.max_grad_norm)
+    return freeze_parts(adam, config, progress)
 
 
 def update(
-    agent: DQNAgent, config: DQNConfig, batch: ReplayBatch, key: jax.Array
+    agent: DQNAgent,
+    config: DQNConfig,
+    batch: ReplayBatch,
+    key: jax.Array,
+    progress: Scalar = 0.0,
 ) -> tuple[DQNAgent, dict[str, jax.Array]]:
     """Perform one gradient step (algorithm 1), and update the target network if it is due.
 
@@ -194,6 +200,7 @@ def update(
         config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key (unused).
+        progress: Completed fraction of training, from 0 to 1, which ends `frozen_fraction`.
 
     Returns:
         The updated agent, and the metrics of `loss`, including "td_error" `[B]`.
@@ -206,7 +213,7 @@ def update(
         agent.network, batch, target, config.huber_delta
     )
     network, state = apply_gradients(
-        make_optimizer(config), agent.optimizer, agent.network, gradient
+        make_optimizer(config, progress), agent.optimizer, agent.network, gradient
     )
     steps = agent.steps + 1
     is_due = steps % jnp.round(config.target_update_period).astype(jnp.int32) == 0

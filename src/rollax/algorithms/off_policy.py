@@ -48,6 +48,7 @@ from rollax.algorithms.replay_updates import (
     add_to_replay,
     anneal_learning_rates,
     example_step,
+    select_parts,
     update_from_replay,
     with_normalized_observations,
 )
@@ -55,6 +56,7 @@ from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.learning import normalization
+from rollax.learning.freezing import check_frozen_parts
 from rollax.replay.replay_config import ReplayConfig, compute_replay_cycle
 from rollax.replay.ring import ReplayBuffer, ReplayState
 from rollax.scopes import profile_scope
@@ -134,8 +136,9 @@ def init_state(
         The state, with an empty replay buffer.
 
     Raises:
-        UsageError: If the sizes in the config are inconsistent, or if the environment is a
-            simulator on the host and an update has more than one cycle.
+        UsageError: If the sizes in the config are inconsistent, if `config.frozen` contains an
+            unknown part or all parameters, or if the environment is a simulator on the host and an
+            update has more than one cycle.
     """
     groups = parameter_sharing.make_agent_groups(environment, "all")
     num_steps, _ = compute_replay_cycle(config)
@@ -148,6 +151,7 @@ def init_state(
     config = tree.to_arrays(config)
     state_key, agent_key, stream_key, noise_key = jax.random.split(key, 4)
     agent = agent_fns.init(agent_key, config)
+    check_frozen_parts(config.frozen, agent.network)
     carry = parameter_sharing.initial_carry(groups, agent_fns.initial_carry, agent)
     actor = init_actor(environment, stream_key, config.num_envs, carry)
     exploring = init_exploration(
@@ -284,6 +288,7 @@ def off_policy(
         rollouts=functools.partial(next_rollout_arguments, environment, agent_fns),
         learn=learn,
         placement=make_placement(("actor",), {ReplayState: uniform_placement}),
+        parts=lambda state: select_parts(state.agent, state.observations, state.replay),
     )
 
 

@@ -399,6 +399,7 @@ def on_policy(
         rollouts=rollouts,
         learn=learn_from_rollout,
         placement=make_placement(("actor", "discounted_return"), {}),
+        parts=lambda state: train_state.select_parts(state.train),
     )
 
 

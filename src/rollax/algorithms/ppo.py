@@ -75,6 +75,10 @@ class PPOConfig:
     """(static) Normalize value targets by running statistics and preserve outputs (PopArt)."""
     sharing: parameter_sharing.Sharing = static_field("all")
     """(static) Which agents share parameters: all, those of the same type, or none."""
+    frozen: tuple[str, ...] = static_field(())
+    """(static) Parts of the network that are not trained, such as encoder or critic.head."""
+    frozen_fraction: float = static_field(1.0, low=0)
+    """(static) End of freezing, as a fraction of training. 1 freezes until the end."""
     learning_rate: float = traced_field(5e-4, low=0)
     """Learning rate (Adam), of the policy only if the critic is separate."""
     critic_learning_rate: float = traced_field(0.0, low=0)

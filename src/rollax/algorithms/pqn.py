@@ -32,6 +32,7 @@ from rollax.algorithms.on_policy import (
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, normalization, train_state
+from rollax.learning.freezing import check_frozen_parts, freeze_parts
 from rollax.learning.returns import estimate_advantages
 from rollax.learning.train_state import TrainState
 from rollax.networks import memory_windows
@@ -67,6 +68,10 @@ class PQNConfig:
     """(static) Scale rewards by the running standard deviation of discounted returns."""
     sharing: parameter_sharing.Sharing = static_field("all")
     """(static) Which agents share parameters: all, those of the same type, or none."""
+    frozen: tuple[str, ...] = static_field(())
+    """(static) Parts of the network that are not trained, such as encoder or critic.head."""
+    frozen_fraction: float = static_field(1.0, low=0)
+    """(static) End of freezing, as a fraction of training. 1 freezes until the end."""
     epsilon: float = traced_field(1.0, 0, 1)
     """Probability of a random action at the start."""
     epsilon_final_fraction: float = traced_field(0.05, 0, 1)
@@ -174,11 +179,26 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
         check_recurrent_q_network("pqn", environment, network),
         learn,
         make_optimizers=make_optimizers,
-        make_train=train_state.init_train_state,
+        make_train=make_train,
         make_layout=make_minibatch_layout,
         make_sampler=lambda config, progress: functools.partial(sample_action, config, progress),
         choose=choose_evaluation_action,
     )
+
+
+def make_train(
+    network: Network,
+    optimizers: dict[str, optax.GradientTransformation],
+    obs: Observation,
+    config: PQNConfig,
+) -> TrainState:
+    """Return the training state before the first update, as `train_state.init_train_state`.
+
+    Raises:
+        UsageError: If `config.frozen` contains an unknown part or all parameters.
+    """
+    check_frozen_parts(config.frozen, network)
+    return train_state.init_train_state(network, optimizers, obs, config)
 
 
 def make_epsilon_greedy_network(
@@ -259,7 +279,8 @@ def make_optimizers(
     rate = train_state.linear_schedule(
         config.learning_rate, config.learning_rate_final_fraction, progress
     )
-    return {"actor": train_state.clipped_adam(rate, config.adam_epsilon, config.max_grad_norm)}
+    adam = train_state.clipped_adam(rate, config.adam_epsilon, config.max_grad_norm)
+    return {"actor": freeze_parts(adam, config, progress)}
 
 
 def learn(

@@ -234,6 +234,7 @@ def quality_diversity(
         state_metrics=state_metrics,
         archived=archive_functions(components, score),
         placement=functools.partial(make_state_placement, components),
+        parts=lambda state: {"archive": state.archive},
     )
 
 

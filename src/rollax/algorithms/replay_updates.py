@@ -14,6 +14,7 @@ from rollax.acting.exploration import example_action
 from rollax.acting.streams import Experience
 from rollax.environments.environment import Environment
 from rollax.learning import normalization
+from rollax.learning.freezing import freeze_parts
 from rollax.learning.train_state import apply_gradients, clipped_adam, linear_schedule
 from rollax.networks.critics import CriticFn, critic_values
 from rollax.replay.replay_config import ReplayConfig
@@ -32,8 +33,8 @@ class AgentFns(NamedTuple):
             action in training and the memory after the step.
         act: Function `(agent, config, obs, carry, key, greedy)` that returns the action in
             evaluation and the memory after the step.
-        update: Function `(agent, config, batch, key)` that returns the agent after one gradient
-            step, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
+        update: Function `(agent, config, batch, key, progress)` that returns the agent after one
+            gradient step, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
         initial_carry: Function from the agent to the memory at the start of an episode.
     """
 
@@ -83,13 +84,29 @@ def example_step(environment: Environment, obs: Observation, memory: Carry) -> R
     )
 
 
+def select_parts(
+    agent: State, observations: normalization.Moments | None, replay: State
+) -> dict[str, State]:
+    """Return the networks, optimizer states, statistics and replay, keyed as in `Algorithm.parts`.
+
+    The networks are all fields of the agent except its optimizer states and its number of steps.
+    """
+    return {
+        "networks": agent._replace(optimizer=None, steps=None),
+        "optimizer": agent.optimizer,
+        "statistics": observations,
+        "replay": replay,
+    }
+
+
 def make_optimizers(
-    config: ReplayConfig, **learning_rates: Scalar
+    config: ReplayConfig, progress: Scalar, **learning_rates: Scalar
 ) -> dict[str, optax.GradientTransformation]:
     """Build one Adam optimizer for each learning rate.
 
     Args:
         config: Settings of the optimizers.
+        progress: Completed fraction of training, from 0 to 1.
         **learning_rates: Learning rate of each component of the agent, such as `actor` or `critic`.
             0 uses `config.learning_rate`.
 
@@ -101,7 +118,9 @@ def make_optimizers(
         for name, rate in learning_rates.items()
     }
     return {
-        name: clipped_adam(rate, config.adam_epsilon, config.max_grad_norm)
+        name: freeze_parts(
+            clipped_adam(rate, config.adam_epsilon, config.max_grad_norm), config, progress, (name,)
+        )
         for name, rate in rates.items()
     }
 
@@ -169,10 +188,15 @@ def with_normalized_observations(
     normalize = functools.partial(normalization.normalize, observations)
 
     def update(
-        agent: State, config: ReplayConfig, batch: ReplayBatch, key: jax.Array
+        agent: State,
+        config: ReplayConfig,
+        batch: ReplayBatch,
+        key: jax.Array,
+        progress: Scalar = 0.0,
     ) -> tuple[State, dict[str, jax.Array]]:
         obs, next_obs = jax.vmap(normalize)(batch.obs), jax.vmap(normalize)(batch.next_obs)
-        return agent_fns.update(agent, config, batch._replace(obs=obs, next_obs=next_obs), key)
+        batch = batch._replace(obs=obs, next_obs=next_obs)
+        return agent_fns.update(agent, config, batch, key, progress)
 
     return agent_fns._replace(
         explore=lambda agent, config, obs, *rest: agent_fns.explore(
@@ -251,11 +275,11 @@ def update_from_replay(
     sample_key, update_key = jax.random.split(jax.random.fold_in(key, index))
     is_active = is_warm & buffer.can_sample(replay, config)
     batch, places = profile_scope("replay")(buffer.sample)(replay, config, sample_key, progress)
-    shapes = jax.eval_shape(fns.update, agent, config, batch, update_key)[1]
+    shapes = jax.eval_shape(fns.update, agent, config, batch, update_key, progress)[1]
     nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
     def update(before):
-        return fns.update(before[0], config, batch, update_key)
+        return fns.update(before[0], config, batch, update_key, progress)
 
     agent, metrics = profile_scope("credit")(tree.cond_any_member)(
         is_active, update, (agent, nothing)

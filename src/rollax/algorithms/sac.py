@@ -34,7 +34,7 @@ from rollax.networks.critics import (
 from rollax.networks.distributions import SquashedPolicy
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
-from rollax.types import Carry, Flag, Observation, Parameters, PyTree, State
+from rollax.types import Carry, Flag, Observation, Parameters, PyTree, Scalar, State
 
 
 @settings_dataclass
@@ -150,9 +150,12 @@ def init_agent(network: ActorCritics, config: SACConfig) -> SACAgent:
     return SACAgent(network, target, log_temperature, states, jnp.zeros((), jnp.int32))
 
 
-def optimizers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
+def optimizers(
+    config: SACConfig, progress: Scalar = 0.0
+) -> dict[str, optax.GradientTransformation]:
     return make_optimizers(
         config,
+        progress,
         actor=0.0,
         critic=config.critic_learning_rate,
         temperature=config.temperature_learning_rate,
@@ -160,7 +163,11 @@ def optimizers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
 
 
 def update(
-    agent: SACAgent, config: SACConfig, batch: ReplayBatch, key: jax.Array
+    agent: SACAgent,
+    config: SACConfig,
+    batch: ReplayBatch,
+    key: jax.Array,
+    progress: Scalar = 0.0,
 ) -> tuple[SACAgent, dict[str, jax.Array]]:
     """Perform one gradient step (algorithm 1).
 
@@ -171,12 +178,13 @@ def update(
         config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key of the sampled actions.
+        progress: Completed fraction of training, from 0 to 1, which ends `frozen_fraction`.
 
     Returns:
         The updated agent, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
     """
     noise, policy_noise = jax.random.normal(key, (2, *batch.action.shape))
-    optimizer, states = optimizers(config), agent.optimizer
+    optimizer, states = optimizers(config, progress), agent.optimizer
     temperature = jnp.exp(agent.log_temperature)
 
     action, log_prob = sample_actions(agent.network.actor, batch.next_obs, noise)

@@ -33,7 +33,7 @@ from rollax.networks.critics import (
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
 from rollax.spaces import normalize_space
-from rollax.types import Carry, Flag, Observation, PyTree, State
+from rollax.types import Carry, Flag, Observation, PyTree, Scalar, State
 
 
 @settings_dataclass
@@ -140,8 +140,10 @@ def init_agent(network: ActorCritics, config: TD3Config) -> TD3Agent:
     return TD3Agent(network, jax.tree.map(jnp.copy, network), states, jnp.zeros((), jnp.int32))
 
 
-def optimizers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
-    return make_optimizers(config, actor=0.0, critic=config.critic_learning_rate)
+def optimizers(
+    config: TD3Config, progress: Scalar = 0.0
+) -> dict[str, optax.GradientTransformation]:
+    return make_optimizers(config, progress, actor=0.0, critic=config.critic_learning_rate)
 
 
 def update(
@@ -149,6 +151,7 @@ def update(
     config: TD3Config,
     batch: ReplayBatch,
     key: jax.Array,
+    progress: Scalar = 0.0,
     project: Callable[[jax.Array], jax.Array] = clip_to_box,
 ) -> tuple[TD3Agent, dict[str, jax.Array]]:
     """Perform one gradient step (algorithm 1).
@@ -160,12 +163,13 @@ def update(
         config: Settings of the algorithm.
         batch: Batch of B transitions.
         key: Random key of the target noise.
+        progress: Completed fraction of training, from 0 to 1, which ends `frozen_fraction`.
         project: Function that maps a noisy action to the nearest normalized action.
 
     Returns:
         The updated agent, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
     """
-    optimizer, states = optimizers(config), agent.optimizer
+    optimizer, states = optimizers(config, progress), agent.optimizer
     noise = config.target_noise * jax.random.normal(key, batch.action.shape)
     noise = jnp.clip(noise, -config.target_noise_clip, config.target_noise_clip)
     action = jax.vmap(functools.partial(add_action_noise, project))(

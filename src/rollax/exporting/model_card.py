@@ -15,6 +15,7 @@ from rollax.exporting.policy_function import KEY, RESET, UNIFORM
 from rollax.policy import Policy
 from rollax.runtime.printing import escape_control_characters
 from rollax.training.checkpoints import compatibility
+from rollax.training.checkpoints.warm_start import summarize_warm_start
 from rollax.training.console.messages import describe_randomization
 from rollax.training.evaluation.metrics import format_number
 from rollax.training.evaluation.statistics import summarize
@@ -74,13 +75,15 @@ def format_model_card(
         parity: Comparison of the exported files with the policy.
     """
     spec = policy.spec
+    started_from = summarize_warm_start(folder)
+    warm_start = {"started from": started_from} if started_from else {}
     sections = [
         f"# {spec.algorithm} on {spec.environment}",
         f"A policy trained with rollax {__version__}, exported on {document['date']} as "
         f"`{document['file']}`: {kind.summary}. It maps observations of the environment to "
         f"{document['actions']} actions in the environment's units. "
         "`policy.json` lists names, shapes, types and bounds.",
-        format_table({"": ""} | origin_rows(policy, document)),
+        format_table({"": ""} | origin_rows(policy, document) | warm_start),
         "## Scores",
         format_scores(policy, folder),
         "## Settings that differ from the defaults",

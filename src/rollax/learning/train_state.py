@@ -4,6 +4,7 @@ Optimizers are rebuilt in every trace, because their settings may be traced. The
 therefore contains only arrays.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -15,6 +16,7 @@ from rollax import tree
 from rollax.acting.streams import Experience
 from rollax.errors import UsageError
 from rollax.learning import normalization
+from rollax.learning.freezing import FreezingConfig, check_frozen_parts, freeze_parts
 from rollax.networks import layers
 from rollax.networks.network import (
     ActorCriticExtras,
@@ -24,7 +26,7 @@ from rollax.networks.network import (
     sample_action,
 )
 from rollax.scopes import profile_scope
-from rollax.types import Carry, Leaf, Observation, Parameters, Scalar, State
+from rollax.types import Carry, Leaf, Observation, Parameters, PyTree, Scalar, State
 
 NetworkParts = dict[str, Any]
 
@@ -59,8 +61,8 @@ class NormalizationConfig(Protocol):
 
 
 @runtime_checkable
-class ValueNormalizationConfig(NormalizationConfig, Protocol):
-    """Settings of an actor-critic that can normalize its values."""
+class ValueNormalizationConfig(NormalizationConfig, FreezingConfig, Protocol):
+    """Settings of an actor-critic that can normalize its values and freeze parts."""
 
     @property
     def normalize_values(self) -> bool: ...
@@ -77,7 +79,7 @@ class ScheduleConfig(Protocol):
 
 
 @runtime_checkable
-class OptimizerConfig(ScheduleConfig, Protocol):
+class OptimizerConfig(ScheduleConfig, FreezingConfig, Protocol):
     """Settings of the optimizers of an actor-critic."""
 
     @property
@@ -155,8 +157,10 @@ def init_actor_critic(
         config: Settings with `normalize_observations`, `normalize_rewards` and `normalize_values`.
 
     Raises:
-        UsageError: If `normalize_values` is true and the network has no `ValueHead`.
+        UsageError: If `normalize_values` is true and the network has no `ValueHead`, or if
+            `config.frozen` contains an unknown part or all parameters.
     """
+    check_frozen_parts(config.frozen, network)
     train = init_train_state(network, optimizers, obs, config)
     if not config.normalize_values:
         return train
@@ -345,7 +349,7 @@ def make_optimizers(
     """Build the optimizers of an actor-critic, with learning rates at the current progress.
 
     Args:
-        config: Settings with learning rates, `adam_epsilon` and `max_grad_norm`.
+        config: Settings with learning rates, `adam_epsilon`, `max_grad_norm` and fixed parts.
         progress: Completed fraction of training, from 0 to 1.
 
     Returns:
@@ -360,7 +364,9 @@ def make_optimizers(
         for name, rate in rates.items()
     }
     return {
-        name: clipped_adam(rate, config.adam_epsilon, config.max_grad_norm)
+        name: freeze_parts(
+            clipped_adam(rate, config.adam_epsilon, config.max_grad_norm), config, progress
+        )
         for name, rate in rates.items()
     }
 
@@ -391,6 +397,31 @@ def split_network(network: Parameters) -> NetworkParts:
     mask = jax.tree_util.tree_map_with_path(is_critic, network)
     critic, actor = eqx.partition(network, mask)
     return {"actor": actor, "critic": critic} if jax.tree.leaves(critic) else {"actor": actor}
+
+
+def select_parts(train: Parameters) -> NetworkParts:
+    """Return networks, optimizer states and statistics, keyed as in `Algorithm.parts`.
+
+    Args:
+        train: Training state, or a dictionary of training states keyed by parameter group.
+    """
+
+    def select(function: Callable[[TrainState], PyTree]) -> PyTree:
+        return jax.tree.map(
+            function, train, is_leaf=lambda part: isinstance(part, ActingParameters)
+        )
+
+    return {
+        "networks": select(lambda each: each.network),
+        "optimizer": select(lambda each: each.optimizer),
+        "statistics": select(
+            lambda each: {
+                "observations": each.observations,
+                "returns": each.returns,
+                "values": each.values,
+            }
+        ),
+    }
 
 
 @profile_scope("optimizer")

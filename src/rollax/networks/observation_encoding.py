@@ -91,7 +91,7 @@ def large_layer_warning(network: Parameters) -> str | None:
     if np.prod(largest) <= MAX_DENSE_WEIGHTS or not encoders:
         return None
     features = [
-        (_num_features(encoder, name, part), name, part, encoder)
+        (math.prod(feature_shape(encoder, name, part)), name, part, encoder)
         for encoder in encoders
         for name, part in encoded_parts(encoder.space).items()
     ]
@@ -114,18 +114,28 @@ def large_layer_warning(network: Parameters) -> str | None:
     )
 
 
-def _num_features(encoder: Encoder, name: str, part: Space) -> int:
-    """Return the number of features that an encoder computes from the observation entry `name`."""
+def feature_shape(encoder: Encoder, name: str, part: Space) -> tuple[int, ...]:
+    """Return the shape of the features that an encoder computes from an observation entry.
+
+    The encoder flattens the features.
+
+    Args:
+        encoder: Encoder. Its arrays may have additional leading axes.
+        name: Key of the entry, or "" for an observation that is not a dictionary.
+        part: Space of the entry.
+    """
     if name in encoder.convolutions:
         shape = image_shape(part) if isinstance(part, Box) else None
         sides = part.cells if isinstance(part, Grid) else (shape or (0, 0, 0))[:2]
         layers = encoder.convolutions[name].layers
         for layer in layers:
             sides = tuple((side - layer.kernel) // layer.stride + 1 for side in sides)
-        return math.prod(sides) * layers[-1].weight.shape[0]
+        return (*sides, layers[-1].weight.shape[-2])
+    if name in encoder.embeddings and isinstance(part, Grid):
+        width = encoder.embeddings[name].tables[0].shape[-1]
+        return (*part.cells, len(part.sizes) * width)
     if isinstance(part, Discrete):
-        return part.n
+        return (part.n,)
     if isinstance(part, MultiDiscrete):
-        return sum(part.sizes)
-    width = encoder.embeddings[name].tables[0].shape[1] if name in encoder.embeddings else 1
-    return spaces.flat_size(part) * width
+        return (sum(part.sizes),)
+    return (spaces.flat_size(part),) if isinstance(part, Dict) else part.shape

@@ -51,4 +51,5 @@ def population(algorithm: Algorithm) -> Algorithm:
         with_config=jax.vmap(algorithm.with_config),
         state_metrics=jax.vmap(algorithm.state_metrics),
         learn=None if algorithm.learn is None else jax.vmap(algorithm.learn),
+        parts=algorithm.parts,
     )

@@ -190,6 +190,7 @@ def evolving(algorithm: Algorithm, ranges: Ranges, metric: str = EPISODE_RETURN)
             members=algorithm.with_config(state.members, config)
         ),
         learn=algorithm.learn and functools.partial(measure, algorithm.learn),
+        parts=lambda state: algorithm.parts(state.members),
     )
 
 

@@ -26,6 +26,10 @@ class ReplayConfig:
     """(static) Number of gradient steps per environment step."""
     normalize_observations: bool = static_field(False)
     """(static) Normalize observations by their running mean and variance."""
+    frozen: tuple[str, ...] = static_field(())
+    """(static) Parts of the network that are not trained, such as encoder or critic.head."""
+    frozen_fraction: float = static_field(1.0, low=0)
+    """(static) End of freezing, as a fraction of training. 1 freezes until the end."""
     warmup: float = traced_field(1000.0, low=0)
     """Number of frames with random actions before learning starts."""
     learning_starts: float = traced_field(0.0, low=0)

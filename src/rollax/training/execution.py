@@ -11,6 +11,7 @@ from rollax.runtime.shell import is_command_running
 from rollax.training import loop
 from rollax.training.callbacks.dispatch import NamedCallback
 from rollax.training.callbacks.user_functions import MetricsFn
+from rollax.training.checkpoints.warm_start import WarmStart
 from rollax.training.compile import program as programs
 from rollax.training.console import messages
 from rollax.training.console.network_messages import describe_inputs
@@ -40,6 +41,7 @@ def run_in_folder(
     warnings: list[str],
     stop_when: StopWhenFn | None = None,
     callbacks: Sequence[NamedCallback] = (),
+    warm_start: WarmStart | None = None,
     is_new: bool = False,
     quiet: bool = False,
 ) -> RunOutcome:
@@ -56,6 +58,7 @@ def run_in_folder(
         warnings: Warnings to show first.
         stop_when: Function that may stop the run early, or None.
         callbacks: Callbacks of the user.
+        warm_start: Arrays from another run for the initial state of a new run, or None.
         is_new: Whether the run is new rather than resumed.
         quiet: Whether to suppress the output of dashboards such as Weights & Biases.
 
@@ -90,6 +93,7 @@ def run_in_folder(
                 metric=metrics,
                 stop_when=stop_when,
                 callbacks=callbacks,
+                warm_start=warm_start,
                 quiet=quiet,
             )
             result = loop.run_session(session, request)

@@ -10,11 +10,12 @@ from typing import Literal
 from rollax.coercion import coerce, field_types, format_value
 from rollax.config import MAX_INT32, describe_range
 from rollax.environments.environment import INFO_REDUCTIONS
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import EvolutionConfig, Range
 from rollax.training.callbacks.stop_conditions import parse_stop_condition
 
 MAX_COUNT = 2**53
+INIT_PARTS = ("networks", "optimizer", "statistics", "replay", "archive")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,16 @@ class RunOptions:
     stop_when: str | None = None
     """Condition that stops the run after an evaluation: comparisons such as "return_mean>=195" with
     >=, >, <= or <, joined by "and"."""
+    init_from: str | None = None
+    """Folder of a run whose checkpoint initializes this run (warm start)."""
+    init_checkpoint: str = "best"
+    """Checkpoint of init_from: best, last or a step."""
+    init_parts: tuple[str, ...] = ()
+    """Parts of init_from to copy: networks, optimizer, statistics, replay, archive; default:
+    networks and statistics, or the archive of an algorithm without networks."""
+    init_strict: bool = False
+    """Refuse init_from if an array does not fit, instead of adapting it or keeping its initial
+    value."""
     tensorboard: bool = True
     """Write TensorBoard event files."""
     wandb: str | None = None
@@ -144,8 +155,23 @@ class RunOptions:
         self.info  # noqa: B018
         if self.stop_when is not None:
             parse_stop_condition(self.stop_when)
+        self._check_warm_start()
         if self.run_dir is not None:
             check_path("run_dir", self.run_dir)
+
+    def _check_warm_start(self) -> None:
+        """Raise UsageError for an unknown part, or an option that has no effect."""
+        for part in self.init_parts:
+            if part not in INIT_PARTS:
+                raise UnknownNameError("part in init_parts", part, INIT_PARTS)
+        default = RunOptions()
+        for name in ("init_checkpoint", "init_parts", "init_strict"):
+            value = getattr(self, name)
+            if self.init_from is None and value != getattr(default, name):
+                raise UsageError(
+                    f"{name} ({format_value(value)}) has no effect without init_from. Set "
+                    "init_from to a run, or remove the option."
+                )
 
 
 # Counts on the device are int32. Counts on the host are limited to integers that floats represent

@@ -15,8 +15,10 @@ from rollax.training.callbacks.dispatch import CallbackRunner, NamedCallback
 from rollax.training.callbacks.events import EventKind, RunEvent
 from rollax.training.callbacks.user_functions import MetricsFn
 from rollax.training.checkpoints import changed_state
+from rollax.training.checkpoints import warm_start as warm_starts
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.checkpoints.summary import MemberScores
+from rollax.training.checkpoints.warm_start import WarmStart
 from rollax.training.compile import update_program
 from rollax.training.compile.program import Program
 from rollax.training.console.progress import Display
@@ -45,6 +47,7 @@ class Session:
         metric: User function that computes custom metrics of an evaluation, or None.
         stop_when: User function that may stop the run early, or None.
         callbacks: Callbacks of the user.
+        warm_start: Arrays from another run for the initial state, or None.
         quiet: Whether to suppress the output of dashboards such as Weights & Biases.
     """
 
@@ -58,6 +61,7 @@ class Session:
         metric: MetricsFn | None = None,
         stop_when: StopWhenFn | None = None,
         callbacks: Sequence[NamedCallback] = (),
+        warm_start: WarmStart | None = None,
         quiet: bool = False,
     ) -> None:
         self.spec = spec
@@ -67,6 +71,7 @@ class Session:
         self.metric = metric
         self.stop_when = stop_when
         self.callbacks = CallbackRunner(callbacks, show.message)
+        self.warm_start = warm_start
         self.quiet = quiet
         self.checkpoints = Checkpoints(
             folder / CHECKPOINTS_FOLDER,
@@ -123,7 +128,7 @@ def restore_or_init(session: Session) -> None:
     if not session.checkpoints.steps():
         # The process ended before its first checkpoint, so the records are written again.
         open_recorder(session, -1 if recorder.has_records(session.folder) else None)
-        session.state = session.program.init()
+        session.state = _init_state(session)
         update_program.restart_simulator_episodes(session)
         start_lineage(session)
         return
@@ -146,6 +151,18 @@ def restore_or_init(session: Session) -> None:
     session.show.message(f"Continuing from step {step:,}{note}")
     for phase in _new_phases(session, step):
         session.show.message(f"New phase from {phase.describe()}")
+
+
+def _init_state(session: Session) -> State:
+    """Return the initial state, with the arrays of a warm start."""
+    state = session.program.init()
+    if session.warm_start is None:
+        return state
+    for line in warm_starts.describe_warm_start(session.warm_start):
+        session.show.message(line)
+    if processes.is_first_process():
+        warm_starts.write_warm_start(session.folder, session.warm_start)
+    return warm_starts.apply_warm_start(session.warm_start, session.program.algorithm, state)
 
 
 def _restore_records(session: Session, step: int) -> list[MetricValues]:

@@ -36,13 +36,18 @@ from rollax.types import Record, SettingValues
 
 MAX_FILE_BYTES = 1_000_000
 MAX_NUMBER_LENGTH = 500  # characters
-# Defaults of options that run folders of earlier versions lack.
+# Defaults of options and settings that run folders of earlier versions lack.
 NEW_OPTION_DEFAULTS = {
     "sweep_paired": False,
     "evolve_metric": None,
     "stop_when": None,
     "eval_seed": None,
+    "init_from": None,
+    "init_checkpoint": "best",
+    "init_parts": (),
+    "init_strict": False,
 }
+NEW_CONFIG_DEFAULTS = {"frozen": (), "frozen_fraction": 1.0}
 # Defaults of keys that run folders of earlier versions lack.
 NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}}
 MAX_VALUES = 256  # values of one setting, such as layer sizes
@@ -212,9 +217,10 @@ def parse_spec(document: Record) -> Spec:
     }
     with explain_missing_imports(values["imports"]):
         entry = get_algorithm_entry(values["algorithm"])
-    config = validate_settings(
-        _parse_section("config", entry.config, document["config"]), "config."
-    )
+    known = [field.name for field in dataclasses.fields(entry.config)]
+    defaults = {name: value for name, value in NEW_CONFIG_DEFAULTS.items() if name in known}
+    section = defaults | coerce("config", document["config"], dict[str, Any])
+    config = validate_settings(_parse_section("config", entry.config, section), "config.")
     network = document["network"]
     if network != CUSTOM:
         network = validate_settings(

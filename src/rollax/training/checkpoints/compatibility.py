@@ -32,7 +32,11 @@ from rollax.training.run_folder.layout import (
 )
 from rollax.training.run_folder.phases import count_phases, undo_phases
 from rollax.training.spec import Spec, resolve_devices
-from rollax.training.spec_file import NEW_KEY_DEFAULTS, NEW_OPTION_DEFAULTS
+from rollax.training.spec_file import (
+    NEW_CONFIG_DEFAULTS,
+    NEW_KEY_DEFAULTS,
+    NEW_OPTION_DEFAULTS,
+)
 from rollax.types import NetworkFn, Record, Setting
 
 CHANGEABLE_OPTIONS = (
@@ -199,6 +203,7 @@ def check_resume(
     with open_checkpoints(folder, spec) as checkpoints:
         if not checkpoints.steps():
             _check_no_lost_checkpoint(folder)
+            _check_no_warm_start(folder, spec)
             return []
         intact = checkpoints.newest_intact_summary()
         newest = next(checkpoints.readable_summaries())
@@ -281,11 +286,11 @@ def _check_same_settings(folder: Path, spec: Spec, checkpoint_settings: Record) 
     warning. Any other difference raises UsageError.
     """
     settings = undo_phases(layout.persistent_settings(spec), count_phases(checkpoint_settings))
-    current, saved = (
-        _flatten_settings(settings),
-        _flatten_settings({"options": NEW_OPTION_DEFAULTS})
-        | _flatten_settings(NEW_KEY_DEFAULTS | checkpoint_settings),
-    )
+    current = _flatten_settings(settings)
+    new = {"options": NEW_OPTION_DEFAULTS, "config": NEW_CONFIG_DEFAULTS}
+    defaults = _flatten_settings(new) | _flatten_settings(NEW_KEY_DEFAULTS)
+    saved = {name: value for name, value in defaults.items() if name in current}
+    saved |= _flatten_settings(checkpoint_settings)
     changed = [name for name in current | saved if current.get(name) != saved.get(name)]
     changes = {
         name: f"{name} is {current.get(name)!r}, but was {saved.get(name)!r}" for name in changed
@@ -333,6 +338,15 @@ def _check_no_lost_checkpoint(folder: Path) -> None:
         raise UsageError(
             f"{folder} was trained for {last_step:,} steps, but has no checkpoint. Restore "
             f"{folder / CHECKPOINTS_FOLDER}, or move {METRICS_FILE} away to train from the start."
+        )
+
+
+def _check_no_warm_start(folder: Path, spec: Spec) -> None:
+    """Raise UsageError if a run without checkpoints would restart without its warm start."""
+    if spec.options.init_from is not None:
+        raise UsageError(
+            f"{folder} has no checkpoint yet, so it cannot continue from its warm start "
+            f"({spec.options.init_from}). Train a new run with init_from."
         )
 
 

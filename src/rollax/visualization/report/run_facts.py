@@ -10,6 +10,7 @@ import numpy as np
 
 from rollax.coercion import format_value
 from rollax.training.checkpoints import compatibility
+from rollax.training.checkpoints.warm_start import summarize_warm_start
 from rollax.training.console import messages, result_tables
 from rollax.training.console.progress import format_duration
 from rollax.training.evaluation.metrics import (
@@ -185,6 +186,7 @@ def _describe_run(run: RunFacts) -> dict[str, str]:
         "environment": _format_environment(spec),
         "randomization": ". ".join(messages.describe_randomization(spec)),
         "opponents": ", ".join(spec.opponents),
+        "started from": summarize_warm_start(run.folder),
         "status": _format_status(run, entry.unit),
         "members": _format_members(spec),
         "best checkpoint": _format_best(run),
