@@ -38,10 +38,10 @@ NEW_OPTION_DEFAULTS = {
     "stop_when": None,
     "init_from": None,
     "init_checkpoint": "best",
-    "init_parts": (),
+    "init_parts": [],
     "init_strict": False,
 }
-NEW_CONFIG_DEFAULTS = {"frozen": (), "frozen_fraction": 1.0}
+NEW_CONFIG_DEFAULTS = {"frozen": [], "frozen_fraction": 1.0}
 MAX_VALUES = 256  # values of one setting, such as layer sizes
 MAX_NODES, MAX_DEPTH = 100_000, 20  # of the values in the file
 # The C loader is ten times as fast.
