@@ -1,5 +1,6 @@
 """Frozen parts keep every bit, all others are trained, and the state has the same structure."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+import yaml
 
 import rollax
 from rollax.learning.freezing import check_frozen_parts, freeze_parts
 from rollax.learning.train_state import clipped_adam
+from rollax.training.checkpoints.summary import read_summary, write_summary
 from support.runs import FRAMES, NETWORK, SMALL, Script, bits, options
 
 NETWORK_OF_TWO = {"actor": {"encoder": jnp.ones(2), "head": jnp.ones(3)}, "critic": jnp.ones(1)}
@@ -110,3 +113,21 @@ def test_learning_from_replay(
     after = bits(rollax.load(result).state.agent.network)
     fixed = {path for path in before if f".{frozen}." in path.replace("[", ".").replace("]", "")}
     assert fixed and {path for path in before if before[path] == after[path]} == fixed
+
+
+def test_a_folder_without_the_settings(undisturbed: Path, tmp_path: Path) -> None:
+    """Folders of earlier versions have neither setting in config.yaml nor in their checkpoints."""
+    folder = tmp_path / "old"
+    shutil.copytree(undisturbed, folder)
+    document = yaml.safe_load((folder / "config.yaml").read_text())
+    for name in ("frozen", "frozen_fraction"):
+        del document["config"][name]
+    for name in ("init_from", "init_checkpoint", "init_parts", "init_strict"):
+        del document["options"][name]
+    (folder / "config.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    for path in (folder / "checkpoints").iterdir():
+        summary = read_summary(path)
+        settings = summary.settings | {"config": document["config"]}
+        write_summary(path, summary._replace(settings=settings))
+    policy = rollax.load(folder)
+    assert policy.spec == rollax.load(undisturbed).spec and not policy.warnings

@@ -55,9 +55,9 @@ def freeze_parts(
         return jax.tree_util.tree_map_with_path(select, updates)
 
     def update(
-        gradient: Parameters, state: State, parameters: Parameters | None = None
+        updates: Parameters, state: State, params: Parameters | None = None
     ) -> tuple[Parameters, State]:
-        updates, state = optimizer.update(set_to_zero(gradient), state, parameters)
+        updates, state = optimizer.update(set_to_zero(updates), state, params)
         return set_to_zero(updates), state
 
     return optax.GradientTransformation(optimizer.init, update)

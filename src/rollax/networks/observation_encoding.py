@@ -138,4 +138,4 @@ def feature_shape(encoder: Encoder, name: str, part: Space) -> tuple[int, ...]:
         return (part.n,)
     if isinstance(part, MultiDiscrete):
         return (sum(part.sizes),)
-    return (spaces.flat_size(part),) if isinstance(part, Dict) else part.shape
+    return (spaces.flat_size(part),) if isinstance(part, Dict | Tuple) else part.shape

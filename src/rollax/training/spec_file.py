@@ -44,10 +44,10 @@ NEW_OPTION_DEFAULTS = {
     "eval_seed": None,
     "init_from": None,
     "init_checkpoint": "best",
-    "init_parts": (),
+    "init_parts": [],
     "init_strict": False,
 }
-NEW_CONFIG_DEFAULTS = {"frozen": (), "frozen_fraction": 1.0}
+NEW_CONFIG_DEFAULTS = {"frozen": [], "frozen_fraction": 1.0}
 # Defaults of keys that run folders of earlier versions lack.
 NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}}
 MAX_VALUES = 256  # values of one setting, such as layer sizes

@@ -90,7 +90,7 @@ def test_the_stored_specification_repeats_the_run(train: Callable) -> None:
         "probe/memory",
         {"delay": 1},
     )
-    assert document["config"] == dataclasses.asdict(config)
+    assert document["config"] == dataclasses.asdict(config) | {"frozen": []}
     assert document["network"] == dataclasses.asdict(NETWORK) | {"hidden": [8], "head_hidden": []}
     names = {field.name for field in dataclasses.fields(rollax.RunOptions)}
     assert document["options"].keys() == names

@@ -12,10 +12,17 @@ import jax
 import numpy as np
 
 from rollax.networks import layers
-from rollax.networks.critics import Actor, ContinuousCritic, TanhGaussianHead, TanhHead
+from rollax.networks.critics import (
+    Actor,
+    ContinuousCritic,
+    TanhGaussianHead,
+    TanhHead,
+    std_shape,
+)
 from rollax.networks.observation_encoding import feature_shape
+from rollax.networks.policy_heads import BallHead, CategoricalHead, GaussianHead
 from rollax.networks.q_networks import ActionValuesHead, FeatureExtractor
-from rollax.spaces import Dict, Discrete, MultiDiscrete, Space
+from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete, Space
 from rollax.types import Parameters, PyTree
 
 Label = tuple[Any, ...]
@@ -82,21 +89,22 @@ def _label_module(module: PyTree) -> LabeledArrays:
             return _label_dense(module.dense, _label_features(module.encoder))
         case ContinuousCritic():
             return _label_critic(module)
-        case layers.CategoricalHead():
+        case CategoricalHead():
             return _label_outputs(_label_choices(module.space), -2)
-        case layers.GaussianHead():
+        case GaussianHead():
             shape = module.space.shape
-            outputs = _label_outputs(_label_numbers("mean", shape), -2)
+            labels = _label_normal(module.space, "mean", module.std == "state")
             axes = range(-len(shape), 0)
             log_std = (AxisLabels(axis, _indices(shape[axis]), False) for axis in axes)
-            return outputs | {".log_std": tuple(log_std)}
-        case layers.BallHead():
-            return _label_outputs(_label_numbers("ball", module.space.shape), -2)
+            return _label_outputs(labels, -2) | {".log_std": tuple(log_std)}
+        case BallHead():
+            return _label_outputs(_label_normal(module.space, "ball", module.std == "state"), -2)
         case TanhHead():
-            return _label_outputs(_label_numbers("tanh", module.shape), -1)
+            name = "ball" if isinstance(module.space, Ball) else "tanh"
+            return _label_outputs(_label_numbers(name, module.space.shape), -1)
         case TanhGaussianHead():
-            mean, log_std = (_label_numbers(name, module.shape) for name in ("mean", "log_std"))
-            return _label_outputs((*mean, *log_std), -1)
+            name = "ball" if isinstance(module.space, Ball) else "mean"
+            return _label_outputs(_label_normal(module.space, name, True), -1)
         case ActionValuesHead():
             name = "value" if module.advantage is None else "advantage"
             layer = module.value if module.advantage is None else module.advantage
@@ -176,6 +184,18 @@ def _label_choices(space: Discrete | MultiDiscrete) -> tuple[Label, ...]:
 def _label_numbers(name: str, shape: tuple[int, ...]) -> tuple[Label, ...]:
     """Return a label for each element of an array, in row-major order."""
     return tuple((name, *index) for index in np.ndindex(*shape))
+
+
+def _label_normal(space: Box | Ball, name: str, has_log_std: bool) -> tuple[Label, ...]:
+    """Return a label for each output of a layer that computes a normal distribution.
+
+    Args:
+        space: Space of the actions.
+        name: Name of the mean.
+        has_log_std: Whether the outputs are the mean and the log standard deviation, or the mean.
+    """
+    log_std = _label_numbers("log_std", std_shape(space)) if has_log_std else ()
+    return (*_label_numbers(name, space.shape), *log_std)
 
 
 def _indices(size: int, name: str = "index") -> tuple[Label, ...]:

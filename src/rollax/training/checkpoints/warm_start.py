@@ -296,6 +296,7 @@ def apply_warm_start(warm_start: WarmStart, algorithm: Algorithm, state: State) 
 
 def _copy_array(match: ArrayMatch, initial: jax.Array) -> jax.Array:
     """Return the array of a match, in a buffer that JAX owns and can donate."""
+    assert match.array is not None, "an array without a counterpart keeps its initialization"
     if not match.axes:
         value = jnp.broadcast_to(match.array, initial.shape)
     else:
