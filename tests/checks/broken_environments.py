@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.environments import Transition
-from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete
+from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete
 
 
 class Clock(eqx.Module):
@@ -326,9 +326,9 @@ BROKEN = {
     "wrong space": Broken(
         Clock(action_space=2), ("action_space must be a rollax.spaces Ball", "got 2")
     ),
-    "dictionary of actions": Broken(
-        Clock(action_space=Dict({"a": Discrete(2)})),
-        ("action_space must be", "Discrete or Multi", "got Dict"),
+    "grid of actions": Broken(
+        Clock(action_space=Grid((2, 2), (3,))),
+        ("action_space must be", "MultiDiscrete, Dict or Tuple", "got Grid"),
     ),
     "no actions": Broken(
         Clock(action_space=Discrete(0)),

@@ -130,8 +130,11 @@ def test_spaces_and_values_are_converted() -> None:
     )
     with pytest.raises(UsageError, match="no counterpart"):
         converters.convert_observation_space("test", theirs.Text(3))
+    parts, act = converters.convert_action_space("test", inner)
+    assert parts == Dict({"place": Box(-1.0, 1.0, (2,)), "kind": Discrete(3)})
+    assert inner.contains(act({"place": np.array([0.5, 2.0], np.float32), "kind": np.int32(2)}))
     with pytest.raises(UsageError, match="no counterpart"):
-        converters.convert_action_space("test", inner)
+        converters.convert_action_space("test", theirs.Dict({"text": theirs.Text(3)}))
 
 
 def test_the_time_limit_truncates_and_is_an_argument() -> None:
