@@ -79,7 +79,7 @@ def test_types_are_told_where_their_sum_is_not_zero():
 def test_no_return_of_episodes_that_all_ended_early():
     """Until every environment has taken as many steps as the longest episode has."""
     line, evaluated = {"episode_return": 0.9, "coverage": 0.5}, {"length_max": 100.0}
-    assert format_training_metrics(line, evaluated, (), 99) == {"return": "-"}
+    assert format_training_metrics(line, evaluated, (), 99) == {}
     assert (
         format_training_metrics(line, evaluated, (), 100)
         == {"return": "0.9"}

@@ -1,6 +1,7 @@
 """One deterministic environment twice: in JAX, and as gymnasium has environments; and faults for its simulators to have."""
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -97,6 +98,8 @@ class GymnasiumCounter(gymnasium.Env):
             time.sleep(60)
         if self.fault == "die":
             os._exit(9)
+        if self.fault == "interrupt":
+            signal.raise_signal(signal.SIGINT)
 
 
 def on_host(
