@@ -30,7 +30,7 @@ from rollax.training.compile.background import execute
 from rollax.training.elites import re_evaluation, selection
 from rollax.training.evaluation.metrics import default_metrics
 from rollax.training.evaluation.task_results import evaluate_tasks
-from rollax.training.simulators import runner
+from rollax.training.simulators import policy_episodes
 from rollax.training.spec import Spec
 from rollax.types import MetricValues
 
@@ -255,7 +255,7 @@ class Policy:
         descriptor: descriptors.ExtractionChoice = None,
         metrics: MetricsFn | None = None,
         info: Mapping[str, str] | None = None,
-        env_workers: int = 0,
+        env_workers: int | str = 0,
     ) -> tuple[MetricValues, Episodes]:
         """Evaluate the policy in complete episodes.
 
@@ -273,8 +273,8 @@ class Policy:
             metrics: Function from `Episodes` to a dictionary of additional metrics, as in `train`.
             info: Dictionary from the name of an `info` entry to its reduction over an episode,
                 "mean", "sum" or "last". It overrides the reductions of the run.
-            env_workers: Number of worker processes for simulators on the host. 0 runs them in the
-                main process.
+            env_workers: Number of worker processes for simulators on the host, or "ray:N". 0 runs
+                them in the main process.
 
         Returns:
             Metrics of the evaluation, keyed by name, and the results of each episode.
@@ -290,8 +290,8 @@ class Policy:
         reductions = self.spec.options.info | dict(info or {})
         greedy = self.is_greedy(greedy)
         if is_on_host(self.environment):
-            workers = coerce("env_workers", env_workers, int)
-            played = runner.evaluate_policy(
+            workers = coerce("env_workers", env_workers, int | str)
+            played = policy_episodes.evaluate_policy(
                 self, episodes, key, greedy, descriptor, reductions, workers
             )
             values = default_metrics(played)

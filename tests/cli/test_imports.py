@@ -3,6 +3,7 @@
 Every command accepts it. config.yaml stores it, but reading the file does not import it.
 """
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -157,3 +158,37 @@ def test_local_files_do_not_shadow_installed_modules(rollax: Rollax, tmp_path: P
     sys.path.remove(str(tmp_path))
     outcome = rollax("algorithms", "--import", "this")
     assert outcome.code == 2 and "Rename yours" in outcome.err
+
+
+PLANT = """
+import gymnasium
+
+class Plant(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+gymnasium.register("Plant-v0", entry_point=Plant, max_episode_steps=5)
+"""
+
+
+def test_an_environment_of_gymnasium_from_the_current_folder(
+    rollax: Rollax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id may name the module itself, which is imported as with `--import`."""
+    gymnasium = pytest.importorskip("gymnasium")
+    # The command is not started in this folder by Python, so it is not in the path.
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    refused(rollax("envs", "gymnasium/my_plant:Plant-v0"), "(module my_plant): there is no such")
+    (tmp_path / "my_plant.py").write_text(PLANT)
+    importlib.invalidate_caches()
+    for words in (["gymnasium/my_plant:Plant-v0"], ["--import", "my_plant", "gymnasium/Plant-v0"]):
+        outcome = rollax("envs", *words)
+        assert outcome.code == 0 and "3 numbers" in outcome.out, outcome.err
+        gymnasium.registry.pop("Plant-v0")
+        sys.modules.pop("my_plant")

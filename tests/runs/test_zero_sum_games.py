@@ -76,7 +76,7 @@ def test_types_are_reported_if_their_sum_is_not_zero():
 def test_no_return_from_episodes_that_ended_early():
     """The bar needs as many steps of every environment as the longest episode has."""
     line, evaluated = {"episode_return": 0.9, "coverage": 0.5}, {"length_max": 100.0}
-    assert format_training_metrics(line, evaluated, (), 99) == {"return": "-"}
+    assert format_training_metrics(line, evaluated, (), 99) == {}
     assert (
         format_training_metrics(line, evaluated, (), 100)
         == {"return": "0.9"}

@@ -1,6 +1,7 @@
 """One deterministic environment in JAX and in Gymnasium, with faults for tests of simulators."""
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -108,6 +109,8 @@ class GymnasiumCounter(gymnasium.Env):
             time.sleep(60)
         if self.fault == "die":
             os._exit(9)
+        if self.fault == "interrupt":
+            signal.raise_signal(signal.SIGINT)
 
 
 def on_host(

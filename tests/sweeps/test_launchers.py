@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rollax.cli.main import main
-from rollax.distributed import connection
+from rollax.distributed import connection, ray_cluster
 from rollax.errors import UsageError
 from rollax.runtime.installation import install_command
 from rollax.sweeps import launchers
@@ -111,14 +111,14 @@ def test_ctrl_c_stops_waiting_for_a_cluster(
     folder = create_study(
         StudySpec("ppo", "probe/memory", sweep={"gamma": (0.5, 0.9)}), tmp_path / "study"
     )
-    monkeypatch.setattr(launchers, "_init_ray", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(launchers, "connect_to_ray", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         launchers.launch_workers(folder, "ray", 1, make_display(quiet=True))
 
 
 @pytest.mark.parametrize(("address", "tries"), [(NOBODY, "1"), (None, None)])
 def test_ray_connects_with_one_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str | None, tries: str | None
+    monkeypatch: pytest.MonkeyPatch, address: str | None, tries: str | None
 ) -> None:
     """The limit applies to existing clusters only. Twenty attempts take a quarter of an hour."""
     name, seen = "RAY_gcs_server_port_wait_time_s", []
@@ -131,10 +131,9 @@ def test_ray_connects_with_one_attempt(
         seen.append(os.environ.get(name))
         raise ConnectionError("no answer")
 
-    with pytest.raises(
-        UsageError, match=f"no answer.*continue with: rollax sweep {tmp_path} --launcher ray"
-    ):
-        launchers._init_ray(SimpleNamespace(init=init), tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    with pytest.raises(UsageError, match="no answer.* Then continue with: a command"):
+        ray_cluster.connect_to_ray("Then continue with: a command")
     assert seen == [tries] and name not in os.environ
 
 

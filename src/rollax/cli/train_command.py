@@ -287,10 +287,14 @@ class ResumeOptions:
     """Action on values that are not finite. Unchanged by default."""
     devices: int | Literal["auto"] | None = None
     """Number of devices to use, or "auto" for all available devices. Unchanged by default."""
-    env_workers: int | None = None
-    """Number of simulator worker processes. 0 uses the main process. Unchanged by default."""
+    env_workers: int | str | None = None
+    """Number of simulator worker processes. 0 uses the main process, "ray:N" N workers on a Ray
+    cluster. Unchanged by default."""
     env_timeout: float | None = None
     """Time limit in seconds for one reset or step of a host simulator. Unchanged by default."""
+    env_restarts: int | None = None
+    """Number of consecutive failures after which a host simulator is still made again. Unchanged
+    by default."""
     json: bool = False
     """End with one JSON object. Everything else goes to standard error."""
 
@@ -300,7 +304,14 @@ def resume(arguments: list[str], shared: SharedOptions) -> int:
     given, config, env = _parse_resume_words(arguments)
     changes = {
         name: getattr(given, name)
-        for name in ("eval_seed", "on_nonfinite", "devices", "env_workers", "env_timeout")
+        for name in (
+            "eval_seed",
+            "on_nonfinite",
+            "devices",
+            "env_workers",
+            "env_timeout",
+            "env_restarts",
+        )
     }
     changes = {name: value for name, value in changes.items() if value is not None}
     show = make_display(stderr=given.json)

@@ -20,6 +20,7 @@ from rollax.environments.suites.table import SUITES, missing_python_version
 from rollax.errors import UnknownNameError, UsageError, describe_error, find_similar_names
 from rollax.runtime.installation import install_command
 from rollax.runtime.numerics import standard_numerics
+from rollax.runtime.user_modules import import_user_module
 from rollax.types import Setting
 
 ENTRY_POINT_GROUP = "rollax.environments"
@@ -184,8 +185,8 @@ def parse_packages(id: object) -> tuple[str, ...]:
 def import_package(id: str) -> tuple[str, ...]:
     """Import the package in an id such as "gymnasium/PACKAGE:NAME".
 
-    Call this function only for ids that the user wrote, because ids from a run folder are not
-    trusted.
+    The package is a module of the current folder or an installed one. Call this function only for
+    ids that the user wrote, because ids from a run folder are not trusted.
 
     Args:
         id: Id of the environment.
@@ -198,16 +199,7 @@ def import_package(id: str) -> tuple[str, ...]:
     """
     packages = parse_packages(id)
     for package in packages:
-        try:
-            importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"The package {error.name} is not installed, and {id} needs it."
-            ) from error
-        except Exception as error:  # a package may raise anything
-            raise UsageError(
-                f"{id}: importing {package} fails with {describe_error(error)}."
-            ) from error
+        import_user_module(package, source=f"{id} (module {package})")
     return packages
 
 

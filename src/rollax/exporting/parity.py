@@ -22,7 +22,7 @@ from rollax.exporting.policy_function import (
     flatten_observation,
 )
 from rollax.policy import Policy
-from rollax.training.simulators import runner
+from rollax.training.simulators import policy_episodes
 from rollax.types import Leaf, Observation, State
 
 NUM_STEPS, NUM_ENVS = 64, 8
@@ -95,7 +95,7 @@ def collect_observations(
     environment, agents = policy.environment, policy.environment.num_agents
     if is_on_host(environment):
         assert isinstance(policy, Policy)  # its options limit the time of the simulators
-        obs, resets = runner.collect_observations(policy, key, NUM_ENVS, NUM_STEPS)
+        obs, resets = policy_episodes.collect_observations(policy, key, NUM_ENVS, NUM_STEPS)
         return {name: np.asarray(part) for name, part in flatten_observation(obs).items()}, resets
     begin_key, key = jax.random.split(key)
 

@@ -15,16 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rollax.distributed import connection
+from rollax.distributed.ray_cluster import RAY_ADDRESS_VARIABLE, connect_to_ray
 from rollax.errors import UsageError
 from rollax.runtime.installation import install_command
 from rollax.runtime.shell import format_command_line
+from rollax.runtime.user_modules import IMPORT_OPTION, import_user_module
 from rollax.sweeps import optuna_study, results
 from rollax.sweeps.study import Study, list_study_modules, read_study_spec
 from rollax.sweeps.trial_worker import work_on_study
@@ -33,9 +34,7 @@ from rollax.training.console.signals import stop_on_signals
 from rollax.training.run_folder.files import check_not_symlink, open_for_append
 from rollax.training.run_folder.layout import STUDY_FILE
 from rollax.training.user_imports import (
-    IMPORT_OPTION,
     TRUST_OPTION,
-    import_user_module,
     is_trusted,
     list_missing_modules,
     trust_folders,
@@ -49,7 +48,6 @@ SLURM_FOLDER = "slurm"  # folder in a study with the output of jobs
 Launcher = Literal["local", "slurm", "ray"]
 PROGRESS_SECONDS = 2.0  # interval between progress checks
 SHUTDOWN_SECONDS = 60.0  # time for a worker to save and stop
-RAY_ADDRESS_VARIABLE = "RAY_ADDRESS"  # HOST:PORT of the cluster
 RAY_CONNECT_SECONDS = 10.0  # timeout of the first connection
 DEFAULT_RAY_RESOURCES: dict[str, Any] = {"num_cpus": 1}
 # Fraction of the memory of a GPU that JAX allocates when it starts.
@@ -427,7 +425,8 @@ def _run_ray_tasks(
     with contextlib.ExitStack() as cluster:
         is_local = not ray.is_initialized() and RAY_ADDRESS_VARIABLE not in os.environ
         if not ray.is_initialized():
-            _init_ray(ray, folder)
+            command = format_command_line("rollax", "sweep", folder, "--launcher", "ray")
+            connect_to_ray(f"Then continue with: {command}")
             cluster.callback(ray.shutdown)
         _check_ray_nodes(ray.nodes(), resources, is_local, folder, show)
         # Installed only now, so that a signal can interrupt the wait for the cluster.
@@ -532,44 +531,4 @@ def _check_ray_cluster(resources: dict[str, Setting]) -> None:
             f"No Ray cluster responds at {address} within {RAY_CONNECT_SECONDS:.0f} s ({error}). "
             "Set RAY_ADDRESS to a running cluster (`ray start --head`), or unset it to use "
             "workers of this machine."
-        ) from error
-
-
-@contextlib.contextmanager
-def _limit_ray_attempts() -> Iterator[None]:
-    """Let Ray make one attempt (up to 40 s) instead of 20 to connect to the cluster."""
-    # The variable counts attempts. It must not apply to a cluster that Ray starts itself.
-    name = "RAY_gcs_server_port_wait_time_s"
-    is_changed = RAY_ADDRESS_VARIABLE in os.environ and name not in os.environ
-    if is_changed:
-        os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if is_changed:
-            del os.environ[name]
-
-
-def _init_ray(ray: ModuleType, folder: Path) -> None:
-    """Connect to the cluster at RAY_ADDRESS, or start a local cluster if it is not set.
-
-    Raises:
-        UsageError: If Ray cannot connect or start.
-    """
-    # Otherwise workers of a local cluster run at low priority.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    try:
-        with _limit_ray_attempts(), warnings.catch_warnings():
-            # The processes of Ray do not run JAX, so forking is safe.
-            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-            ray.init(
-                address=os.environ.get(RAY_ADDRESS_VARIABLE),
-                log_to_driver=False,
-                include_dashboard=False,
-            )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise UsageError(
-            f"The Ray cluster cannot be reached ({error}). Check RAY_ADDRESS, or run "
-            "`ray start --head`. Then continue with: "
-            f"{format_command_line('rollax', 'sweep', folder, '--launcher', 'ray')}"
         ) from error

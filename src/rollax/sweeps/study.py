@@ -29,6 +29,7 @@ from rollax.environments import registry
 from rollax.errors import UsageError
 from rollax.runtime.printing import escape_control_characters, mask_address
 from rollax.runtime.shell import format_command_line
+from rollax.runtime.user_modules import IMPORT_OPTION
 from rollax.sweeps import optuna_study
 from rollax.sweeps.search_space import SearchSpace, Settings, to_storage_label
 from rollax.sweeps.sweep_spec import StudySpec, parse_study_spec
@@ -169,9 +170,7 @@ class Study:
     def resume_command(self) -> str:
         """Command line that continues the study in another process."""
         modules = [
-            word
-            for module in list_study_modules(self.spec)
-            for word in (user_imports.IMPORT_OPTION, module)
+            word for module in list_study_modules(self.spec) for word in (IMPORT_OPTION, module)
         ]
         return format_command_line(
             "rollax",

@@ -4,6 +4,7 @@ Evaluation, checkpoints, evolution and logging happen between segments.
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Sequence
 
@@ -24,10 +25,10 @@ from rollax.training.checkpoints.store import CheckpointSaveError
 from rollax.training.compile import cache, update_program
 from rollax.training.compile import program as programs
 from rollax.training.console.progress import format_duration
-from rollax.training.console.signals import StopRequest
+from rollax.training.console.signals import StopRequest, StopRequested
 from rollax.training.evaluation import members
 from rollax.training.evaluation.metrics import default_metrics, format_training_metrics
-from rollax.training.evaluation.run_evaluation import evaluate_if_due
+from rollax.training.evaluation.run_evaluation import evaluate_if_due, num_remaining_evaluations
 from rollax.training.result import Result
 from rollax.training.run_folder import layout, lineage, recorder
 from rollax.training.run_folder.layout import installed_version
@@ -41,7 +42,7 @@ from rollax.training.session import (
     save_checkpoint,
     start_lineage,
 )
-from rollax.training.simulators.vectorized import SimulatorError
+from rollax.training.simulators.restarts import SimulatorError
 from rollax.training.spec import Spec, get_algorithm_entry
 from rollax.types import MetricValues
 
@@ -66,6 +67,7 @@ def run_session(session: Session, request: StopRequest) -> Result:
     """
     # With several processes, the first one passes the request on between segments.
     agreed_request = request if processes.num_processes() == 1 else StopRequest()
+    update_program.connect_simulators(session, functools.partial(_show_progress, session))
     try:
         restore_or_init(session)
         update_program.report_compilation(session)
@@ -243,12 +245,20 @@ def _example_metrics(spec: Spec, environment: Environment | None) -> MetricValue
 
 def _run_segment(session: Session) -> bool:
     """Run one segment. Return False if nonfinite values in every member stop the run."""
+    try:
+        update_program.start_simulators(session)
+    except StopRequested:
+        return True
     started = time.monotonic()
     session.state, rows = session.program.advance(session.state, _segment_length(session))
     seconds = time.monotonic() - started
-    number = len(rows.episodes.number)  # fewer than requested where a simulator failed
+    # Fewer updates than requested where a simulator failed, or a stop was requested.
+    number = len(rows.episodes.number)
+    if not number:
+        return True
     session.update_seconds += seconds
     session.num_timed_updates += number
+    session.timing.add_segment(number, seconds)
     failure = recorder.find_first_nonfinite(rows)
     if failure is not None:
         return _roll_back(session, failure)
@@ -259,7 +269,8 @@ def _run_segment(session: Session) -> bool:
     values = _record_segment(session, rows, number, speed)
     session.updates += number
     cache.confirm_start()
-    _show_progress(session, values)
+    session.figures = _format_training(session, values)
+    _show_progress(session)
     update_program.raise_simulator_failure(session)
     return True
 
@@ -277,6 +288,8 @@ def _record_segment(session: Session, rows: Metrics, number: int, speed: float) 
             "wall_time": session.wall_time,
             "steps_per_second": speed,
         }
+        if session.program.simulators is not None and session.spec.options.env_restarts:
+            timing["env_restarts"] = session.program.simulators.num_restarts
         values |= timing
         values |= run_callbacks(session, "metrics", values, updates=updates)
         session.recorder.metrics(updates * session.spec.config.steps_per_update, values)
@@ -356,17 +369,38 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     return True
 
 
-def _show_progress(session: Session, values: MetricValues) -> None:
-    remaining_updates = session.spec.total_updates - session.updates
-    remaining_seconds = session.update_seconds / session.num_timed_updates * remaining_updates
-    entry = get_algorithm_entry(session.spec.algorithm)
-    figures = format_training_metrics(
+def _format_training(session: Session, values: MetricValues) -> dict[str, str]:
+    """Format the training metrics of the progress line, keyed by label."""
+    num_envs = max(session.spec.derived_settings.num_envs, 1)
+    return format_training_metrics(
         values,
         session.evaluation,
-        entry.console_metrics,
-        steps_per_environment=session.num_frames / max(session.spec.derived_settings.num_envs, 1),
+        get_algorithm_entry(session.spec.algorithm).console_metrics,
+        steps_per_environment=session.num_frames / num_envs,
     )
-    figures[f"{entry.unit}/s"] = f"{session.steps_per_second:,.0f}"
-    figures["left"] = format_duration(remaining_seconds)
-    total_frames = session.spec.total_updates * session.spec.config.steps_per_update
-    session.show.progress(session.num_frames, total_frames, figures)
+
+
+def _show_progress(session: Session, num_updates: float = 0.0, seconds: float = 0.0) -> None:
+    """Show the progress of a run.
+
+    Args:
+        session: Session of the run.
+        num_updates: Number of updates of a segment that is not complete.
+        seconds: Duration of that segment.
+    """
+    steps_per_update, total = session.spec.config.steps_per_update, session.spec.total_updates
+    speed = (session.num_timed_updates + num_updates) / (session.update_seconds + seconds)
+    unit = get_algorithm_entry(session.spec.algorithm).unit
+    figures = session.figures | {f"{unit}/s": f"{session.frames_of_all_members(1) * speed:,.0f}"}
+    share = session.timing.evaluation_share(seconds)
+    if session.program.simulators is not None and share:
+        figures["evaluation"] = f"{share:.0%} of the time"
+    remaining = session.timing.remaining_seconds(
+        total - session.updates - num_updates,
+        num_remaining_evaluations(session),
+        partial=(num_updates, seconds),
+    )
+    if remaining is not None:
+        figures["left"] = format_duration(remaining)
+    num_frames = round((session.updates + num_updates) * steps_per_update)
+    session.show.progress(num_frames, total * steps_per_update, figures)

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rollax.coercion import coerce, field_types, format_value
 from rollax.config import MAX_INT32, describe_range
@@ -16,6 +16,9 @@ from rollax.training.callbacks.stop_conditions import parse_stop_condition
 
 MAX_COUNT = 2**53
 INIT_PARTS = ("networks", "optimizer", "statistics", "replay", "archive")
+MAX_WORKERS, MAX_RAY_WORKERS = 1024, 65_536  # simulator workers on this machine, and on a cluster
+# Defaults of `eval_episodes` in compiled environments, and in simulators on the host.
+COMPILED_EVAL_EPISODES, HOST_EVAL_EPISODES = 128, 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +41,9 @@ class RunOptions:
     """Pair the values of a sweep over several settings instead of training every combination."""
     run_dir: Path | None = None
     """Folder of the run; default: runs/<environment>/<algorithm>-<date>-<id>."""
-    eval_episodes: int = 128
-    """Number of complete episodes per evaluation."""
+    eval_episodes: int | None = None
+    """Number of complete episodes per evaluation; default: 10 for simulators on the host, otherwise
+    128."""
     eval_count: int = 10
     """Number of evaluations during training, in addition to the one before training."""
     eval_stochastic: bool | None = None
@@ -91,11 +95,14 @@ class RunOptions:
     """Weights & Biases project to log to."""
     trackio: str | None = None
     """Trackio project to log to."""
-    env_workers: int = 0
+    env_workers: int | str = 0
     """Number of worker processes for host simulators such as gymnasium's. 0 runs them in the main
-    process."""
+    process, "ray:N" in N workers on a Ray cluster."""
     env_timeout: float = 60.0
-    """Seconds to wait for simulators before the run stops."""
+    """Seconds to wait for one reset or step of a simulator, which has failed after that."""
+    env_restarts: int = 0
+    """Number of consecutive failures after which a host simulator is still made again. Its episode
+    is truncated. With 0, the first failure stops the run."""
     devices: int | Literal["auto"] = 1
     """Number of devices for the members of a population or the environments of a single run; "auto"
     uses all."""
@@ -153,6 +160,7 @@ class RunOptions:
                 "larger seeds repeat. Lower seed."
             )
         self.info  # noqa: B018
+        parse_workers(self.env_workers)
         if self.stop_when is not None:
             parse_stop_condition(self.stop_when)
         self._check_warm_start()
@@ -186,7 +194,6 @@ _NONNEGATIVE_RANGES = dict.fromkeys(
     (
         "seed",
         "eval_count",
-        "env_workers",
         "checkpoint_minutes",
         "checkpoint_steps",
         "keep_best",
@@ -205,8 +212,8 @@ _EVOLVE_RANGES = {
 EVOLVE_OPTIONS = ("evolve_every", "evolve_start", "evolve_metric", *_EVOLVE_RANGES)
 _OPTION_RANGES = {
     "eval_seed": (0, 2**32 - 1),  # larger seeds repeat
-    "env_workers": (0, 1024),
     "env_timeout": (0.1, 86_400),
+    "env_restarts": (0, 1000),
     **_DEVICE_COUNT_RANGES,
     **_COUNT_RANGES,
     **_NONNEGATIVE_RANGES,
@@ -248,6 +255,40 @@ def check_evolve_options(options: RunOptions, ranges: Mapping[str, Range]) -> No
                 f"{name} ({value}) has no effect, because no setting evolves in a {scales[name]} "
                 "range. Remove it."
             )
+
+
+class WorkerPlacement(NamedTuple):
+    """Place of simulators on the host.
+
+    Attributes:
+        number: Number of workers. 0 runs the simulators in the main process.
+        is_on_ray: Whether the workers run on a Ray cluster.
+    """
+
+    number: int
+    is_on_ray: bool = False
+
+
+def parse_workers(value: int | str) -> WorkerPlacement:
+    """Parse the option `env_workers`.
+
+    Args:
+        value: Number of worker processes, or "ray:N".
+
+    Raises:
+        UsageError: If the value has another form, or the number is out of range.
+    """
+    place, _, number = str(value).rpartition(":")
+    if place not in ("", "ray") or not number.isdecimal():
+        raise UsageError(
+            f"env_workers must be a number of processes, or ray:N for N workers on a Ray cluster, "
+            f"got {format_value(value)}."
+        )
+    workers = WorkerPlacement(int(number), is_on_ray=place == "ray")
+    low, high = (1, MAX_RAY_WORKERS) if workers.is_on_ray else (0, MAX_WORKERS)
+    if not low <= workers.number <= high:
+        raise UsageError(f"env_workers ({value}) must be {describe_range(low, low, high)}")
+    return workers
 
 
 def parse_info_reductions(entries: Iterable[str], option: str) -> dict[str, str]:

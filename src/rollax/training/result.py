@@ -145,7 +145,7 @@ class Result(NamedTuple):
             eval_arguments=eval_arguments,
         )
 
-    @coerce_arguments(seed=int, env_workers=int | None)
+    @coerce_arguments(seed=int, env_workers=int | str | None)
     def evaluate(
         self,
         episodes: int = DEFAULT_EPISODES,
@@ -156,7 +156,7 @@ class Result(NamedTuple):
         greedy: bool | None = None,
         metrics: Callable[..., Mapping[str, Any]] | None = None,
         info: Mapping[str, str] | None = None,
-        env_workers: int | None = None,
+        env_workers: int | str | None = None,
         eval_arguments: SettingValues | None = None,
     ) -> MetricValues:
         """Evaluate a policy of the run on new episodes, like `rollax eval`.

@@ -22,6 +22,7 @@ from rollax.training.checkpoints.warm_start import WarmStart
 from rollax.training.compile import update_program
 from rollax.training.compile.program import Program
 from rollax.training.console.progress import Display
+from rollax.training.console.run_timing import RunTiming
 from rollax.training.evaluation import members
 from rollax.training.evaluation.metrics import is_zero_sum_metric, rank_value
 from rollax.training.result import Result, StopWhenFn
@@ -91,6 +92,8 @@ class Session:
         self.num_rollbacks = 0
         self.update_seconds = 0.0
         self.num_timed_updates = 0
+        self.timing = RunTiming()
+        self.figures: dict[str, str] = {}  # formatted training metrics of the last segment
         self.start_time = time.monotonic()
         self.last_checkpoint_time = time.monotonic()
         # All processes agree on these two values.

@@ -42,6 +42,7 @@ NEW_OPTION_DEFAULTS = {
     "evolve_metric": None,
     "stop_when": None,
     "eval_seed": None,
+    "env_restarts": 0,
     "init_from": None,
     "init_checkpoint": "best",
     "init_parts": [],

@@ -23,6 +23,7 @@ from rollax.training.console.archive_map import (
     render_archive_map,
 )
 from rollax.training.console.progress import LineDisplay, LiveDisplay, ResilientDisplay
+from rollax.training.console.run_timing import RunTiming
 from rollax.training.elites import selection
 
 LOW, HIGH = np.array([-1.0, 0.0]), np.array([1.0, 10.0])
@@ -195,16 +196,20 @@ def test_the_bar_formats_metrics_like_the_lines() -> None:
     seen: list[dict[str, str]] = []
     spec = SimpleNamespace(
         total_updates=2,
+        updates_per_evaluation=0,
         algorithm="map_elites",
         config=SimpleNamespace(steps_per_update=10),
         derived_settings=SimpleNamespace(num_envs=0),
     )
     show = SimpleNamespace(progress=lambda done, total, figures: seen.append(figures))
     session: Any = SimpleNamespace(spec=spec, show=show, updates=1, num_frames=10, evaluation={})
-    session.update_seconds, session.num_timed_updates, session.steps_per_second = 1.0, 1, 10.0
-    loop._show_progress(
+    session.update_seconds, session.num_timed_updates, session.timing = 1.0, 1, RunTiming()
+    session.program = SimpleNamespace(simulators=None)
+    session.frames_of_all_members = lambda num_updates: 10 * num_updates
+    session.figures = loop._format_training(
         session, {"coverage": 0.97266, "qd_score": 60786.17, "fitness_best": float("nan")}
     )
+    loop._show_progress(session)
     assert list(seen[0].values())[:3] == ["0.9727", "60,786", "-"]
 
 

@@ -11,10 +11,10 @@ from gymnasium import spaces
 import rollax
 from rollax.errors import UsageError
 from rollax.training.simulators import runner
+from rollax.training.simulators.restarts import SimulatorError
 from rollax.training.simulators.vectorized import (
     CONSTRUCTION,
     InProcessSimulators,
-    SimulatorError,
     SimulatorSpec,
     call_simulator,
 )

@@ -23,9 +23,9 @@ from rollax.spaces import Discrete
 from rollax.training.run_folder.metric_sinks import read_metrics
 from rollax.training.simulators import runner
 from rollax.training.simulators.pools import PooledSimulators
+from rollax.training.simulators.restarts import SimulatorError
 from rollax.training.simulators.vectorized import (
     InProcessSimulators,
-    SimulatorError,
     SimulatorSpec,
     SimulatorStep,
 )
@@ -247,11 +247,11 @@ def test_workers_ignore_signals_to_stop(_in_workers: Any) -> None:
 
 
 def test_no_worker_remains_if_one_fails_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Any, timeout: float) -> None:
+    def fail(self: Any, worker: Any) -> None:
         raise SimulatorError("the worker process of simulators 0 did not respond")
 
     before = multiprocessing.active_children()
-    monkeypatch.setattr(MultiprocessSimulators, "_receive_answers", fail)
+    monkeypatch.setattr(MultiprocessSimulators, "_receive", fail)
     with pytest.raises(SimulatorError):
         runner.make_simulators(on_host(), 2, 2, 60.0)
     assert multiprocessing.active_children() == before

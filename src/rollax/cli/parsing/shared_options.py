@@ -6,7 +6,8 @@ from typing import NamedTuple
 from rollax.cli.parsing.dynamic_options import HELP_FLAGS, take_option_value, take_option_values
 from rollax.distributed import connection
 from rollax.errors import UsageError
-from rollax.training.user_imports import IMPORT_OPTION, TRUST_OPTION, import_user_module
+from rollax.runtime.user_modules import IMPORT_OPTION, import_user_module
+from rollax.training.user_imports import TRUST_OPTION
 
 NO_CACHE_FLAG = "--no-compilation-cache"
 DISTRIBUTED_FLAG = "--distributed"

@@ -46,6 +46,7 @@ CHANGEABLE_OPTIONS = (
     "devices",
     "env_workers",
     "env_timeout",
+    "env_restarts",
     "checkpoint_minutes",
     "checkpoint_steps",
     "keep_last",

@@ -35,6 +35,7 @@ from rollax.training.compile.placement import (
 )
 from rollax.training.compile.segments import segment
 from rollax.training.compile.update_program import TrainingPrograms, compile_with_timing
+from rollax.training.options import COMPILED_EVAL_EPISODES
 from rollax.training.simulators.runner import SimulatorRunner
 from rollax.training.spec import (
     CUSTOM,
@@ -507,7 +508,7 @@ def make_run_evaluator(
     return make_evaluator(
         shown,
         algorithm,
-        options.eval_episodes,
+        options.eval_episodes or COMPILED_EVAL_EPISODES,
         max_eval_steps(shown, spec),
         not options.eval_stochastic,
         info=options.info,

@@ -15,6 +15,7 @@ from rollax.populations.evolution import EPISODE_RETURN
 from rollax.training.compile import cache, memory_estimate
 from rollax.training.compile import program as programs
 from rollax.training.compile.placement import make_device_mesh, mesh_context_fn, with_shardings
+from rollax.training.options import COMPILED_EVAL_EPISODES
 from rollax.training.presets import explain_preset_arguments
 from rollax.training.simulators.runner import SimulatorRunner, check_rollouts, check_workers
 from rollax.training.spec import Spec, check_step_counts
@@ -75,7 +76,7 @@ def _check_run(spec: Spec, environment: Environment | None, make_network: Networ
             spec, environment, make_network
         )
         shown = programs.evaluation_environment(spec, environment)
-        check_workers(environment, spec.options.env_workers)
+        check_workers(environment, spec.options.env_workers, spec.options.env_restarts)
         if processes.num_processes() > 1:
             memory_estimate.check_distributed_run(spec, is_on_host(environment))
         if is_on_host(environment):
@@ -99,7 +100,7 @@ def _check_run(spec: Spec, environment: Environment | None, make_network: Networ
         programs.make_run_evaluator(spec, algorithm, shown),
         one,
         shown,
-        spec.options.eval_episodes,
+        spec.options.eval_episodes or COMPILED_EVAL_EPISODES,
         spec.num_members,
         own,
     )

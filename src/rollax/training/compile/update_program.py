@@ -31,6 +31,7 @@ from rollax.training.elites import archive_warnings
 from rollax.training.evaluation.metrics import USER_METRICS_KEY
 from rollax.training.result import Evaluated
 from rollax.training.run_folder import recorder
+from rollax.training.simulators.episodes import EpisodeTracker
 from rollax.training.spec import Spec, get_algorithm_entry
 from rollax.types import MetricValues, PyTree
 
@@ -191,6 +192,49 @@ def restart_simulator_episodes(
     """
     if session.program.simulators is not None:
         session.program.simulators.restart_episodes(session.updates, members)
+
+
+def start_simulators(session: "rollax.training.session.Session") -> None:
+    """Start the training simulators and their episodes, if the run has simulators on the host.
+
+    Args:
+        session: Session of the run.
+
+    Raises:
+        StopRequested: If a stop was requested.
+        SimulatorError: If a simulator fails.
+    """
+    if session.program.simulators is not None:
+        session.program.simulators.begin(session.state)
+
+
+def connect_simulators(
+    session: "rollax.training.session.Session", report_fn: Callable[[float, float], None]
+) -> None:
+    """Show the progress and the restarts of simulators on the host, if the run has them.
+
+    Args:
+        session: Session of the run.
+        report_fn: Function that shows progress during a segment (see `SimulatorRunner.report_fn`).
+    """
+
+    def report_evaluation(playing: EpisodeTracker) -> None:
+        session.show.status(
+            f"evaluating: {playing.num_finished} of {playing.returns.size} episodes finished, "
+            f"{playing.num_steps:,} steps"
+        )
+
+    def report_restart(message: str) -> None:
+        session.warn(
+            f"{message.splitlines()[0]} The simulator is made again, and its episode is truncated. "
+            "The metric env_restarts counts further restarts."
+        )
+
+    simulators = session.program.simulators
+    if simulators is not None:
+        simulators.report_fn = report_fn
+        simulators.report_evaluation_fn = report_evaluation
+        simulators.report_restart_fn = report_restart
 
 
 def raise_simulator_failure(session: "rollax.training.session.Session") -> None:

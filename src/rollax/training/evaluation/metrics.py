@@ -1,7 +1,7 @@
 """Metrics of an evaluation and their text format."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -169,13 +169,13 @@ def is_zero_sum_metric(best_metric: str, values: MetricValues) -> bool:
 def format_training_metrics(
     values: MetricValues,
     evaluation: MetricValues,
-    shown_names: Iterable[str],
+    shown_names: Collection[str],
     steps_per_environment: float = math.inf,
 ) -> dict[str, str]:
     """Format the metrics that are shown during training.
 
-    If none of the metrics in `shown_names` exists, the return is formatted. For a zero-sum game,
-    the return of each agent type is formatted instead.
+    If none of the metrics in `shown_names` exists, the return is formatted, once it is known. For a
+    zero-sum game, the return of each agent type is formatted instead.
 
     Args:
         values: Training metrics of one line.
@@ -183,7 +183,7 @@ def format_training_metrics(
         shown_names: Names of metrics to show.
         steps_per_environment: Number of steps that each environment has taken. If it is below the
             length of the longest evaluated episode, only short episodes have ended. The return is
-            then biased and shown as "-".
+            then biased and omitted.
 
     Returns:
         Formatted values, keyed by label.
@@ -198,7 +198,8 @@ def format_training_metrics(
     selected = selected or {"return": values.get("episode_return", math.nan)}
     if steps_per_environment < evaluation.get("length_max", 0):
         selected |= {name: math.nan for name in selected if name not in shown_names}
-    return {name: _format_mean(value) for name, value in selected.items()}
+    formatted = {name: _format_mean(value) for name, value in selected.items()}
+    return {name: text for name, text in formatted.items() if name in shown_names or text != "-"}
 
 
 def _format_mean(values: float | list[float]) -> str:

@@ -1,5 +1,7 @@
 """Evaluation of a run during training: episodes, metrics, records and messages."""
 
+import time
+
 import numpy as np
 from rich.text import Text
 
@@ -20,7 +22,7 @@ from rollax.training.evaluation.metrics import (
 )
 from rollax.training.run_folder import lineage
 from rollax.training.session import Session, run_callbacks
-from rollax.training.spec import get_algorithm_entry
+from rollax.training.spec import Spec, get_algorithm_entry
 from rollax.types import MetricValues
 
 
@@ -39,11 +41,13 @@ def evaluate_if_due(session: Session) -> bool:
     if not _is_evaluation_due(session) or session.recorder.has_evaluation(session.num_frames):
         return False
     session.show.status("evaluating")
+    started = time.monotonic()
     try:
         with set_activity("evaluation"):
             episodes = session.program.evaluate(session.state, session.updates)
     except StopRequested:
         return False
+    session.timing.add_evaluation(time.monotonic() - started)
     values = _compute_metrics(session, episodes)
     session.evaluation = {**values, "updates": session.updates, "wall_time": session.wall_time}
     logged = run_callbacks(session, "evaluation", session.evaluation, episodes=episodes)
@@ -56,9 +60,24 @@ def evaluate_if_due(session: Session) -> bool:
 
 
 def _is_evaluation_due(session: Session) -> bool:
-    interval, updates = session.spec.updates_per_evaluation, session.updates
-    is_at_interval = bool(interval) and updates % interval == 0
-    return updates in (0, session.spec.total_updates) or is_at_interval
+    total = session.spec.total_updates
+    return session.updates in (0, total, *_list_evaluations(session.spec))
+
+
+def _list_evaluations(spec: Spec) -> range:
+    """Return the numbers of updates of the evaluations between start and end of a run.
+
+    The end of the run is evaluated too, so no evaluation is due less than half an interval before.
+    """
+    interval = spec.updates_per_evaluation or spec.total_updates
+    return range(interval, spec.total_updates - (interval - 1) // 2, interval)
+
+
+def num_remaining_evaluations(session: Session) -> int:
+    """Return the number of evaluations until the end of the run, including the last one."""
+    intermediate = _list_evaluations(session.spec)
+    num_past = session.updates // intermediate.step
+    return max(len(intermediate) - num_past, 0) + (session.updates < session.spec.total_updates)
 
 
 def _compute_metrics(session: Session, episodes: Episodes) -> MetricValues:

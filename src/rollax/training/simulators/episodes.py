@@ -15,7 +15,6 @@ from rollax.acting.evaluation import Episodes, make_policy
 from rollax.acting.info_metrics import validate_reductions
 from rollax.algorithm import Algorithm
 from rollax.environments.environment import HostEnvironment
-from rollax.training.console.signals import StopRequested
 from rollax.training.simulators.info_tracking import InfoTracker
 from rollax.training.simulators.vectorized import Simulators, SimulatorStep
 from rollax.types import Action, Carry, MetricValues, Observation, PyTree, State
@@ -133,6 +132,16 @@ class EpisodeTracker:
         """Mask of the simulators with episodes left to play, bool [P x S]."""
         return self.index < self.number
 
+    @property
+    def num_finished(self) -> int:
+        """Number of finished episodes of all members."""
+        return int(np.count_nonzero(self.length))
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of all members."""
+        return int(self.length.sum() + self.time.sum())
+
     def take_episodes(self, values: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Return the value of one episode for each simulator. Indices stop at the last episode.
 
@@ -150,15 +159,16 @@ class EpisodeTracker:
             max_steps: Maximum length of an episode.
 
         Returns:
-            Mask of the simulators with an unfinished episode at `max_steps`, which must be reset,
-            bool [P x S].
+            Mask of the simulators that must be reset, bool [P x S]: those with an unfinished
+            episode at `max_steps`, and those that failed and repeat their episode.
         """
         alive = self.alive
         self.total += np.where(alive, after.reward, 0.0)
         self.time += alive
         self.running_info.add(after.info)
-        over = after.terminated | after.truncated
-        given_up = alive & ~over & (self.time >= max_steps)
+        repeated = alive & after.restarted
+        over = (after.terminated | after.truncated) & ~repeated
+        given_up = alive & ~over & ~repeated & (self.time >= max_steps)
         done = np.flatnonzero(alive & (over | given_up))
         where = self.member[done], self.index[done]
         self.returns[where], self.length[where] = self.total[done], self.time[done]
@@ -168,9 +178,11 @@ class EpisodeTracker:
         )
         self.info[where] = self.running_info.take(done)
         self.index[done] += self.num_parallel
-        self.time[done], self.total[done] = 0, 0.0
-        self.reset = over | given_up
-        return given_up
+        self.reset = over | given_up | repeated
+        begun = self.reset & alive
+        self.time[begun], self.total[begun] = 0, 0.0
+        self.running_info.take(np.flatnonzero(begun))  # discards repeated episodes
+        return given_up | repeated
 
 
 def play_episodes(
@@ -181,7 +193,7 @@ def play_episodes(
     playing: EpisodeTracker,
     max_steps: int,
     seen: Callable[[np.ndarray], np.ndarray],
-    should_stop: Callable[[], bool],
+    check_fn: Callable[[], None],
 ) -> None:
     """Play all episodes and record their results in `playing`.
 
@@ -194,10 +206,7 @@ def play_episodes(
         max_steps: Maximum number of steps in an episode.
         seen: Function that reshapes an array [P x S, ...] to the leading axes of `act`, [S, ...] or
             [P, S, ...].
-        should_stop: Function that returns whether a stop was requested.
-
-    Raises:
-        StopRequested: If `should_stop` returns True between two steps.
+        check_fn: Function that is called before each step.
     """
     episodes, width = playing.episodes, playing.num_parallel
 
@@ -212,8 +221,7 @@ def play_episodes(
 
     obs, carry = simulators.reset(list(seeds(playing.index)), playing.alive), shaped(carry)
     while np.any(playing.alive):
-        if should_stop():
-            raise StopRequested
+        check_fn()
         keys, begins = (
             playing.take_episodes(episodes.keys, playing.index),
             shaped((playing.reset, playing.time)),
@@ -221,10 +229,11 @@ def play_episodes(
         carry, action = act(state, shaped(obs), carry, begins[0], seen(keys), begins[1])
         following = list(seeds(playing.index + width))
         after = simulators.step(jax.tree.map(flat, action), following, playing.alive)
-        given_up = playing.add(after, max_steps)
+        needs_reset = playing.add(after, max_steps)
         obs = after.obs
-        if np.any(given_up):
-            obs = _replace_rows(obs, simulators.reset(following, given_up), given_up)
+        if np.any(needs_reset):
+            begun = simulators.reset(list(seeds(playing.index)), needs_reset)
+            obs = _replace_rows(obs, begun, needs_reset)
 
 
 def _replace_rows(old: PyTree, new: PyTree, where: np.ndarray) -> PyTree:

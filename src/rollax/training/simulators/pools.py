@@ -8,8 +8,8 @@ import numpy as np
 
 from rollax.environments.host_environment import SimulatorFaultError
 from rollax.errors import error_message
+from rollax.training.simulators.restarts import SimulatorError
 from rollax.training.simulators.vectorized import (
-    SimulatorError,
     SimulatorSpec,
     SimulatorStep,
     check_finite,
@@ -68,7 +68,12 @@ class PooledSimulators:
             self._put(rows, *self._try("reset", lambda: self._pool.begin_next(ended)))
             check_finite(jax.tree.leaves(rows), None, _simulator_name)
         check_finite(jax.tree.leaves(next_rows), reward, _simulator_name)
-        return SimulatorStep(next_rows, rows, reward, terminated, truncated, info)
+        restarted = np.zeros(number, bool)
+        return SimulatorStep(next_rows, rows, reward, terminated, truncated, info, restarted)
+
+    def pop_restart_messages(self) -> list[str]:
+        """Return an empty list, because pools do not restart."""
+        return []
 
     def close(self) -> None:
         """Close the pool."""

@@ -4,8 +4,9 @@ In each step, one call of the compiled policy computes the actions for all simul
 learns from the recorded rollouts.
 """
 
-import contextlib
 import functools
+import importlib.util
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +14,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.acting import descriptors
 from rollax.acting.evaluation import Episodes
 from rollax.acting.info_metrics import validate_reductions
 from rollax.algorithm import Algorithm, Metrics
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment, HostEnvironment
 from rollax.errors import UsageError
+from rollax.runtime.installation import install_command
 from rollax.spaces import Discrete, MultiDiscrete, make_zeros
 from rollax.training.compile import background
-from rollax.training.console.signals import is_stop_requested
+from rollax.training.console.signals import StopRequested, is_stop_requested
+from rollax.training.options import HOST_EVAL_EPISODES, parse_workers
 from rollax.training.simulators import episodes
 from rollax.training.simulators.info_tracking import InfoTracker
 from rollax.training.simulators.pools import PooledSimulators
+from rollax.training.simulators.ray_workers import RaySimulators
 from rollax.training.simulators.recording import (
     RecordedSteps,
     Recording,
@@ -33,37 +36,41 @@ from rollax.training.simulators.recording import (
     learn_from_recording,
     make_rollout_act_fn,
 )
+from rollax.training.simulators.restarts import SimulatorError
 from rollax.training.simulators.vectorized import (
     InProcessSimulators,
-    SimulatorError,
     Simulators,
     SimulatorSpec,
 )
 from rollax.training.simulators.workers import MultiprocessSimulators
 from rollax.training.spec import Spec
-from rollax.types import Leaf, Observation, PyTree, State
+from rollax.types import Leaf, PyTree, State
 
 if TYPE_CHECKING:
-    import rollax.policy
+    pass
 
 TRAINING_SEED_STREAM = 1
+# Seconds between reports of progress within a segment, and within an evaluation.
+REPORT_SECONDS, EVALUATION_REPORT_SECONDS = 1.0, 10.0
 
 
 def make_simulators(
     environment: HostEnvironment,
     number: int,
-    workers: int,
+    workers: int | str,
     timeout: float,
     names: tuple[str, ...] = (),
+    max_restarts: int = 0,
 ) -> Simulators:
     """Make the simulators of an environment.
 
     Args:
         environment: Host environment.
         number: Number of simulators.
-        workers: Number of worker processes. 0 runs the simulators in this process.
+        workers: Number of worker processes, or "ray:N" (see `options.parse_workers`).
         timeout: Time limit in seconds for each reset or step.
         names: Names of the info values that each step returns.
+        max_restarts: Number of consecutive failures after which a simulator may still restart.
 
     Returns:
         The simulators.
@@ -77,9 +84,15 @@ def make_simulators(
     )
     if environment.make_pool is not None:
         return PooledSimulators(environment.make_pool, number, layout)
-    if workers:
-        return MultiprocessSimulators(environment.make_simulator, number, layout, workers, timeout)
-    return InProcessSimulators(environment.make_simulator, number, layout, timeout=timeout)
+    placement = parse_workers(workers)
+    if placement.number:
+        kind = RaySimulators if placement.is_on_ray else MultiprocessSimulators
+        return kind(
+            environment.make_simulator, number, layout, placement.number, timeout, max_restarts
+        )
+    return InProcessSimulators(
+        environment.make_simulator, number, layout, timeout=timeout, max_restarts=max_restarts
+    )
 
 
 class SimulatorRunner:
@@ -135,6 +148,14 @@ class SimulatorRunner:
         self._needs_restart = np.ones(self.number, bool)  # members whose episodes must restart
         self._restart_counters = [0, 0]  # number of updates, and of restarts
         self.failure: SimulatorError | None = None  # error after which training cannot continue
+        # Function that is called about once per second during `advance`, with the number of
+        # updates and the seconds since its start.
+        self.report_fn: Callable[[float, float], None] | None = None
+        # Function that is called every few seconds during `evaluate`.
+        self.report_evaluation_fn: Callable[[episodes.EpisodeTracker], None] | None = None
+        # Function that is called with the error message of the first restart of a simulator.
+        self.report_restart_fn: Callable[[str], None] | None = None
+        self.num_restarts = 0
 
     def _accept_state_leaves(self, act: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Convert a function of `members(state)` to a function of the leaves of the run's state."""
@@ -246,16 +267,19 @@ class SimulatorRunner:
         Returns:
             The new state, and the metrics of each update with a leading axis of completed updates.
             If a simulator fails after the first update, there are fewer updates, and `failure` is
-            the error.
+            the error. After a stop request, the update under way is discarded.
 
         Raises:
             SimulatorError: If a simulator fails before the first update is complete.
         """
         rows, done, leaves = self._make_rows(), 0, jax.tree.leaves(state)
         self.begin(state)
+        report = self._make_report_fn()
         while done < num_updates:
             try:
-                recording = self.played(leaves)
+                recording = self.played(leaves, functools.partial(report, done))
+            except StopRequested:
+                break
             except SimulatorError as error:
                 self.failure = error
                 if done == 0:
@@ -266,14 +290,34 @@ class SimulatorRunner:
         rows = jax.device_get(rows)
         return self._structure.unflatten(leaves), jax.tree.map(lambda values: values[:done], rows)
 
-    def played(self, leaves: list[Leaf]) -> Recording:
+    def _make_report_fn(self) -> Callable[[int, float], None]:
+        """Return a function that calls `report_fn` with `(updates, share of the next one)`."""
+        started = last = time.monotonic()
+
+        def report(num_updates: int, share: float) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if self.report_fn is not None and now - last >= REPORT_SECONDS:
+                last = now
+                self.report_fn(num_updates + share, now - started)
+
+        return report
+
+    def played(
+        self, leaves: list[Leaf], report: Callable[[float], None] = lambda share: None
+    ) -> Recording:
         """Collect the rollout of one update. Call `begin` first to start the episodes.
 
         Args:
             leaves: Leaves of the state of the run.
+            report: Function that is called before each step with the completed share of the steps.
 
         Returns:
             The recorded rollout.
+
+        Raises:
+            StopRequested: If a stop was requested.
+            SimulatorError: If a simulator fails.
         """
         assert self._training_simulators is not None and self._seen is not None
         assert self._info_tracker is not None
@@ -285,12 +329,16 @@ class SimulatorRunner:
         def flat(values: np.ndarray) -> np.ndarray:
             return values.reshape(-1, *values.shape[lead:])
 
-        for time in range(num_steps):
+        for step in range(num_steps):
+            if is_stop_requested():
+                raise StopRequested
+            report(step / num_steps)
             seen, begins, memory = obs, reset, carry
             carry, action, extras = jax.device_get(
-                self._compiled_act_fn(leaves, obs, carry, reset, np.int32(time))
+                self._compiled_act_fn(leaves, obs, carry, reset, np.int32(step))
             )
             after = self._training_simulators.step(jax.tree.map(flat, action))
+            self._report_restarts(self._training_simulators)
             next_obs, obs = (
                 jax.tree.map(self.shaped, each) for each in (after.next_obs, after.obs)
             )
@@ -350,6 +398,7 @@ class SimulatorRunner:
                 options.env_workers,
                 options.env_timeout,
                 self.environment.info_names,
+                max_restarts=options.env_restarts,
             )
             self._info_tracker = InfoTracker(number, self.environment.info_names)
         if not self._needs_restart.any():
@@ -390,17 +439,20 @@ class SimulatorRunner:
             SimulatorError: If a simulator fails.
         """
         options, members = self.spec.options, self.members(state)
-        width = episodes.num_parallel_episodes(options.eval_episodes, self.number)
+        num_episodes = options.eval_episodes or HOST_EVAL_EPISODES
+        width = episodes.num_parallel_episodes(num_episodes, self.number)
         names = self.shown.info_names
         if self._evaluation_simulators is None:
-            workers = min(options.env_workers, self.number * width)
             self._evaluation_simulators = make_simulators(
-                self.shown, self.number * width, workers, options.env_timeout, names
+                self.shown,
+                self.number * width,
+                options.env_workers,
+                options.env_timeout,
+                names,
+                options.env_restarts,
             )
-        playing = episodes.EpisodeTracker(
-            episodes.plan_episodes(keys, options.eval_episodes), width, names
-        )
-        return play_planned_episodes(
+        playing = episodes.EpisodeTracker(episodes.plan_episodes(keys, num_episodes), width, names)
+        played = play_planned_episodes(
             algorithm=self.one,
             player=self._evaluation_act_fn,
             state=members,
@@ -409,8 +461,34 @@ class SimulatorRunner:
             shown=self.shown,
             spec=self.spec,
             has_members=self.has_members,
-            should_stop=is_stop_requested,
+            check_fn=self._make_evaluation_check_fn(playing),
         )
+        self._report_restarts(self._evaluation_simulators)
+        return played
+
+    def _report_restarts(self, simulators: Simulators) -> None:
+        """Count the restarts of simulators since the last call, and report the first one."""
+        messages = simulators.pop_restart_messages()
+        if messages and not self.num_restarts and self.report_restart_fn is not None:
+            self.report_restart_fn(messages[0])
+        self.num_restarts += len(messages)
+
+    def _make_evaluation_check_fn(self, playing: episodes.EpisodeTracker) -> Callable[[], None]:
+        """Return a function that reports progress and raises StopRequested after a stop request."""
+        last = time.monotonic()
+
+        def check() -> None:
+            nonlocal last
+            if is_stop_requested():
+                raise StopRequested
+            if self._evaluation_simulators is not None:
+                self._report_restarts(self._evaluation_simulators)
+            now = time.monotonic()
+            if self.report_evaluation_fn is not None and now - last >= EVALUATION_REPORT_SECONDS:
+                last = now
+                self.report_evaluation_fn(playing)
+
+        return check
 
     def close(self) -> None:
         """Close all simulators."""
@@ -430,7 +508,7 @@ def play_planned_episodes(
     spec: Spec,
     has_members: bool,
     choices: Mapping[str, str] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    check_fn: Callable[[], None] = lambda: None,
 ) -> Episodes:
     """Play the episodes of a plan.
 
@@ -445,7 +523,7 @@ def play_planned_episodes(
         has_members: Whether the state has a leading member axis.
         choices: Reduction of each info value over an episode, keyed by value name. None uses the
             reductions of the run.
-        should_stop: Function that returns whether a stop was requested.
+        check_fn: Function that is called before each step.
 
     Returns:
         The episode records.
@@ -467,95 +545,11 @@ def play_planned_episodes(
     limit = shown.time_limit or spec.options.eval_max_steps
     carry = jax.tree.map(repeat_per_episode, carry)
     episodes.play_episodes(
-        player, members, carry, simulators, playing, limit, split_members, should_stop
+        player, members, carry, simulators, playing, limit, split_members, check_fn
     )
     reductions = spec.options.info if choices is None else choices
     state_metrics = jax.device_get(by_member(algorithm.state_metrics)(state))
     return episodes.make_episodes(shown, playing, reductions, has_members, state_metrics)
-
-
-def evaluate_policy(
-    policy: "rollax.policy.Policy",
-    number: int,
-    key: jax.Array,
-    greedy: bool,
-    descriptor: descriptors.ExtractionChoice,
-    info: dict[str, str],
-    workers: int = 0,
-) -> Episodes:
-    """Play complete episodes with a trained policy (`rollax.Policy`).
-
-    Args:
-        policy: Trained policy.
-        number: Number of episodes.
-        key: Random key.
-        greedy: Whether to take the most likely actions.
-        descriptor: Must be None, because simulators have no descriptors.
-        info: Reduction of each info value over an episode, keyed by value name.
-        workers: Maximum number of worker processes. 0 runs the simulators in this process.
-
-    Returns:
-        The episode records.
-
-    Raises:
-        UsageError: If `descriptor` is not None.
-    """
-    environment, options = policy.environment, policy.spec.options
-    assert is_on_host(environment)
-    if descriptor is not None:
-        raise UsageError(
-            f"{environment.name} has no descriptor, got descriptor ({descriptor}). "
-            "Remove descriptor."
-        )
-    width, names = episodes.num_parallel_episodes(number), environment.info_names
-    playing = episodes.EpisodeTracker(episodes.plan_episodes([key], number), width, names)
-    with contextlib.closing(
-        make_simulators(environment, width, min(workers, width), options.env_timeout, names)
-    ) as simulators:
-        return play_planned_episodes(
-            algorithm=policy.algorithm,
-            player=episodes.make_evaluation_act_fn(policy.algorithm, greedy, False),
-            state=policy.state,
-            simulators=simulators,
-            playing=playing,
-            shown=environment,
-            spec=policy.spec,
-            has_members=False,
-            choices=info,
-        )
-
-
-def collect_observations(
-    policy: "rollax.policy.Policy", key: jax.Array, number: int, num_steps: int
-) -> tuple[Observation, np.ndarray]:
-    """Collect the observations of a trained policy that acts with sampled actions.
-
-    Args:
-        policy: Trained policy.
-        key: Random key.
-        number: Number E of environments.
-        num_steps: Number T of steps.
-
-    Returns:
-        Observations [T, E, ...], and a mask of the first observations of episodes, bool [T, E].
-    """
-    environment, options = policy.environment, policy.spec.options
-    assert is_on_host(environment)
-    act, state = episodes.make_evaluation_act_fn(policy.algorithm, False, False), policy.state
-    first = jax.tree.map(np.asarray, policy.algorithm.initial_carry(state))
-    carry = jax.tree.map(lambda x: np.broadcast_to(x, (number, *x.shape)), first)
-    seeds, keys = (rows[0] for rows in episodes.plan_episodes([key], number))
-    reset, seen = np.ones(number, bool), []
-    with contextlib.closing(
-        make_simulators(environment, number, 0, options.env_timeout)
-    ) as simulators:
-        obs = simulators.reset(list(seeds))
-        for time in range(num_steps):
-            seen.append((obs, reset))
-            carry, action = act(state, obs, carry, reset, keys, np.full(number, time, np.int32))
-            after = simulators.step(jax.tree.map(np.asarray, action))
-            obs, reset = after.obs, after.terminated | after.truncated
-    return jax.tree.map(lambda *x: np.stack(x), *seen)
 
 
 def check_rollouts(name: str, algorithm: Algorithm, environment: Environment, devices: int) -> None:
@@ -582,17 +576,26 @@ def check_rollouts(name: str, algorithm: Algorithm, environment: Environment, de
         )
 
 
-def check_workers(environment: Environment, workers: int) -> None:
-    """Check that the option `env_workers` has an effect.
+def check_workers(environment: Environment, workers: int | str, max_restarts: int = 0) -> None:
+    """Check that the options `env_workers` and `env_restarts` have an effect.
 
     Args:
         environment: Environment of the run.
-        workers: Number of worker processes.
+        workers: Number of worker processes, or "ray:N".
+        max_restarts: Number of consecutive failures after which a simulator may still restart.
 
     Raises:
-        UsageError: If `workers` is not 0 and the environment does not use worker processes.
+        UsageError: If an option is not 0 and the environment does not use it, or if Ray is not
+            installed.
     """
-    if not workers:
+    if max_restarts and not (is_on_host(environment) and environment.make_pool is None):
+        kind = "uses the threads of EnvPool" if is_on_host(environment) else "is compiled"
+        raise UsageError(
+            f"env_restarts ({max_restarts}) requires simulators on the host that step separately, "
+            f"but {environment.name} {kind}. Remove env_restarts."
+        )
+    placement = parse_workers(workers)
+    if not placement.number:
         return
     if not is_on_host(environment):
         raise UsageError(
@@ -602,7 +605,12 @@ def check_workers(environment: Environment, workers: int) -> None:
     if environment.make_pool is not None:
         raise UsageError(
             f"env_workers ({workers}) has no effect in {environment.name}, whose simulators use "
-            f"the threads of EnvPool. Use --env.num-threads {workers} instead."
+            f"the threads of EnvPool. Use --env.num-threads {placement.number} instead."
+        )
+    if placement.is_on_ray and importlib.util.find_spec("ray") is None:
+        raise UsageError(
+            f"The package ray is not installed, and env_workers ({workers}) needs it. Run: "
+            f"{install_command('ray')}"
         )
 
 

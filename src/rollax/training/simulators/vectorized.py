@@ -1,7 +1,6 @@
 """Vectorized simulators in this process. They restart automatically when an episode ends."""
 
 import contextlib
-import functools
 import math
 import signal
 import threading
@@ -16,15 +15,16 @@ import numpy as np
 from rollax.environments.environment import Simulator
 from rollax.environments.host_environment import SimulatorFaultError, to_flag, to_reward
 from rollax.errors import UsageError, error_message
+from rollax.training.console.signals import StopRequested, is_stop_requested
+from rollax.training.simulators.restarts import (
+    CONSTRUCTION_SECONDS,
+    RestartLimit,
+    SimulatorError,
+    wait_for_restart,
+)
 from rollax.types import Action, Leaf, Observation, PyTree
 
 CONSTRUCTION = "making it"  # name of the constructor call in error messages
-
-
-class SimulatorError(RuntimeError):
-    """Error for a simulator that raised, died, timed out, or returned invalid values."""
-
-    exit_code = 4  # exit code of the command
 
 
 class SimulatorStep(NamedTuple):
@@ -39,6 +39,8 @@ class SimulatorStep(NamedTuple):
         terminated: Whether the episode terminated, bool [E].
         truncated: Whether the episode was truncated, bool [E].
         info: K requested info values of each simulator, float32 [E, K]. NaN if missing.
+        restarted: Whether the simulator failed and was made again, bool [E]. Its episode is then
+            truncated, its reward is 0, and `next_obs` is the last observation before the failure.
     """
 
     next_obs: Any
@@ -47,6 +49,7 @@ class SimulatorStep(NamedTuple):
     terminated: np.ndarray
     truncated: np.ndarray
     info: np.ndarray
+    restarted: np.ndarray
 
 
 @runtime_checkable
@@ -83,6 +86,10 @@ class Simulators(Protocol):
         """
         ...
 
+    def pop_restart_messages(self) -> list[str]:
+        """Return the error message of each restarted simulator since the last call."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -101,7 +108,9 @@ class SimulatorSpec(NamedTuple):
 
 
 @contextlib.contextmanager
-def enforce_timeout(seconds: float | None, name: Callable[[], str]) -> Iterator[Callable[[], Any]]:
+def enforce_timeout(
+    seconds: float | None, name: Callable[[], str]
+) -> Iterator[Callable[[float], Any]]:
     """Return a context manager that raises SimulatorError if its body exceeds a time limit.
 
     The limit uses the interval timer of the process. It works only in the main thread on POSIX
@@ -112,7 +121,7 @@ def enforce_timeout(seconds: float | None, name: Callable[[], str]) -> Iterator[
         name: Function that returns the name of the current simulator.
 
     Yields:
-        A function that restarts the timer.
+        A function that restarts the timer. Its argument is the shortest time limit in seconds.
 
     Raises:
         SimulatorError: If the time limit expires.
@@ -121,20 +130,25 @@ def enforce_timeout(seconds: float | None, name: Callable[[], str]) -> Iterator[
         hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
     )
     if seconds is None or not is_possible or signal.getitimer(signal.ITIMER_REAL)[0] > 0:
-        yield lambda: None
+        yield lambda min_seconds: None
         return
+    limit = seconds
 
-    def ring(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise SimulatorError(
-            f"{name()} did not respond within {seconds:g} s and was interrupted. "
+            f"{name()} did not respond within {limit:g} s and was interrupted. "
             "Raise --env-timeout to allow more time."
         )
 
-    before = signal.signal(signal.SIGALRM, ring)
-    anew = functools.partial(signal.setitimer, signal.ITIMER_REAL, seconds, seconds)
-    anew()
+    def restart_timer(min_seconds: float = 0.0) -> None:
+        nonlocal limit
+        limit = max(seconds, min_seconds)
+        signal.setitimer(signal.ITIMER_REAL, limit, limit)
+
+    before = signal.signal(signal.SIGALRM, raise_timeout)
+    restart_timer()
     try:
-        yield anew
+        yield restart_timer
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -158,7 +172,7 @@ def check_finite(
         is_finite = np.isfinite(values)
         if not is_finite.all():
             index = int(np.argmin(is_finite.reshape(len(values), -1).all(axis=1)))
-            raise SimulatorError(f"{name(index)} returned {what} that is not finite.")
+            raise SimulatorError(f"{name(index)} returned {what} that is not finite.", index)
 
 
 def check_action_masks(
@@ -192,7 +206,8 @@ def check_action_masks(
         raise SimulatorError(
             f"{name(stuck[0])}: action_mask must leave a legal action until the episode ends, "
             f"got a mask without one at step {steps[stuck[0]]} of an episode. "
-            "End the episode at that step, or allow an action."
+            "End the episode at that step, or allow an action.",
+            int(stuck[0]),
         )
     if over is not None:
         mask[~has_choice & over[1] & ~over[0]] = True
@@ -241,7 +256,8 @@ class InProcessSimulators:
         layout: SimulatorSpec,
         first: int = 0,
         timeout: float | None = None,
-        go_on: Callable[[], None] = lambda: None,
+        go_on: Callable[[float], None] = lambda min_seconds: None,
+        max_restarts: int = 0,
     ) -> None:
         """Create the simulators.
 
@@ -251,30 +267,35 @@ class InProcessSimulators:
             layout: Observation format and requested info values.
             first: Index of the first simulator in error messages.
             timeout: Time limit in seconds for each reset or step, or None to disable it.
-            go_on: Function that is called before each call of a simulator.
+            go_on: Function that is called before each call of a simulator, with the shortest time
+                limit of the call in seconds.
+            max_restarts: Number of consecutive failures after which a simulator may still restart.
 
         Raises:
             SimulatorError: If a simulator cannot be made.
         """
         self._simulators: list[Any] = []
+        self._make_simulator = make
         self._layout = layout
         self._first = first
         self._timeout = timeout
         self._current_index = 0
         self._go_on = go_on
-        self._restart_timer_fn: Callable[[], Any] = lambda: None
+        self._restart_timer_fn: Callable[[float], Any] = lambda min_seconds: None
         self._obs_leaves, self._structure = jax.tree.flatten(layout.obs)
         self._mask = find_action_mask(layout)
         self._episode_steps = np.zeros(number, int)
+        self._restarts = RestartLimit(number, max_restarts)
         for index in range(number):
             self._simulators.append(self._try(index, CONSTRUCTION, make))
+        self._last_rows = self._make_rows()  # last observations, only if simulators may restart
 
     def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
         """Start episodes (see `Simulators.reset`)."""
         with enforce_timeout(
             self._timeout, lambda: self._name(self._current_index)
         ) as self._restart_timer_fn:
-            return self._reset(seeds, where)
+            return self._structure.unflatten(self._reset(seeds, self._to_mask(where)))
 
     def step(
         self,
@@ -286,61 +307,159 @@ class InProcessSimulators:
         with enforce_timeout(
             self._timeout, lambda: self._name(self._current_index)
         ) as self._restart_timer_fn:
-            return self._step(action, seeds, where)
+            step = self._step(action, seeds, self._to_mask(where))
+        unflatten = self._structure.unflatten
+        return step._replace(next_obs=unflatten(step.next_obs), obs=unflatten(step.obs))
 
-    def _reset(self, seeds: Sequence[int | None], where: np.ndarray | None) -> Any:
+    def pop_restart_messages(self) -> list[str]:
+        """Return the error message of each restart (see `Simulators.pop_restart_messages`)."""
+        return self._restarts.pop_messages()
+
+    def _reset(self, seeds: Sequence[int | None], where: np.ndarray) -> list[np.ndarray]:
         rows = self._make_rows()
-        begun = self._to_mask(where)
-        for index in range(len(self._simulators)):
-            if begun[index]:
+        for index in np.flatnonzero(where).tolist():
+            try:
                 self._put(rows, index, self._start_episode(index, seeds))
-        check_finite(rows, None, self._name)
-        self._check_start_masks(rows, begun)
-        return self._structure.unflatten(rows)
+            except SimulatorError as error:
+                self._restart(rows, index, error, seeds)
+        self._finish_starts(rows, where, seeds)
+        self._remember(rows, where)
+        return rows
 
     def _step(
-        self, action: Action, seeds: Sequence[int | None] | None, where: np.ndarray | None
+        self, action: Action, seeds: Sequence[int | None] | None, moved: np.ndarray
     ) -> SimulatorStep:
-        number, names = len(self._simulators), self._layout.info_names
-        next_rows = self._make_rows()
-        reward = np.zeros(number, np.float32)
-        terminated, truncated = np.zeros(number, bool), np.zeros(number, bool)
-        info = np.full((number, len(names)), np.nan, np.float32)
-        begun: list[tuple[int, Any]] = []
-        moved = self._to_mask(where)
-        for index, simulator in enumerate(self._simulators):
-            if not moved[index]:
-                continue
-            one = jax.tree.map(lambda x, i=index: x[i], action)
-            step = self._try(index, "step", _step_simulator, simulator, one, names)
-            reward[index] = step.reward
-            terminated[index] = step.terminated
-            truncated[index] = step.truncated
-            info[index] = step.info
-            self._put(next_rows, index, step.obs)
-            if step.terminated or step.truncated:
-                begun.append((index, self._start_episode(index, seeds)))
-        check_finite(next_rows, reward, self._name)
-        if self._mask is not None:
-            self._episode_steps += moved
-            check_action_masks(
-                next_rows[self._mask],
-                moved,
-                (terminated, truncated),
-                self._name,
-                self._episode_steps,
-            )
-        rows = next_rows
-        if begun:
-            rows = [row.copy() for row in next_rows]
-            for index, obs in begun:
-                self._put(rows, index, obs)
-            check_finite(rows, None, self._name)
-            self._check_start_masks(rows, terminated | truncated)
-        unflatten = self._structure.unflatten
-        return SimulatorStep(
-            unflatten(next_rows), unflatten(rows), reward, terminated, truncated, info
+        number = len(self._simulators)
+        step = SimulatorStep(
+            next_obs=self._make_rows(),
+            obs=self._make_rows(),
+            reward=np.zeros(number, np.float32),
+            terminated=np.zeros(number, bool),
+            truncated=np.zeros(number, bool),
+            info=np.full((number, len(self._layout.info_names)), np.nan, np.float32),
+            restarted=np.zeros(number, bool),
         )
+        self._episode_steps += moved
+        for index in np.flatnonzero(moved).tolist():
+            try:
+                one = jax.tree.map(lambda x, i=index: x[i], action)
+                self._step_one(step, index, one, seeds)
+            except SimulatorError as error:
+                self._recover(step, index, error, seeds)
+        self._finish_steps(step, moved, seeds)
+        ended = step.terminated | step.truncated
+        if not np.any(ended):
+            step = step._replace(obs=step.next_obs)
+        else:
+            for row, next_row in zip(step.obs, step.next_obs, strict=True):
+                row[~ended] = next_row[~ended]
+            self._finish_starts(step.obs, ended, seeds)
+        self._remember(step.obs, moved)
+        self._restarts.record_success(moved & ~step.restarted, ended & ~step.restarted)
+        return step
+
+    def _step_one(
+        self,
+        step: SimulatorStep,
+        index: int,
+        action: Action,
+        seeds: Sequence[int | None] | None,
+    ) -> None:
+        """Step one simulator, and start its next episode if the episode ends."""
+        names = self._layout.info_names
+        result = self._try(index, "step", _step_simulator, self._simulators[index], action, names)
+        step.reward[index] = result.reward
+        step.terminated[index] = result.terminated
+        step.truncated[index] = result.truncated
+        step.info[index] = result.info
+        self._put(step.next_obs, index, result.obs)
+        if result.terminated or result.truncated:
+            self._put(step.obs, index, self._start_episode(index, seeds))
+
+    def _finish_steps(
+        self, step: SimulatorStep, moved: np.ndarray, seeds: Sequence[int | None] | None
+    ) -> None:
+        """Check the observations, rewards and action masks of a step."""
+        while True:
+            try:
+                check_finite(step.next_obs, step.reward, self._name)
+                if self._mask is not None:
+                    check_action_masks(
+                        step.next_obs[self._mask],
+                        moved,
+                        (step.terminated, step.truncated),
+                        self._name,
+                        self._episode_steps,
+                    )
+                return
+            except SimulatorError as error:
+                assert error.index is not None
+                self._recover(step, error.index, error, seeds)
+
+    def _finish_starts(
+        self, rows: list[np.ndarray], begun: np.ndarray, seeds: Sequence[int | None] | None
+    ) -> None:
+        """Check the observations and action masks of simulators that started an episode."""
+        while True:
+            try:
+                check_finite(rows, None, self._name)
+                if self._mask is not None:
+                    self._episode_steps[begun] = 0
+                    check_action_masks(
+                        rows[self._mask], begun, None, self._name, self._episode_steps
+                    )
+                return
+            except SimulatorError as error:
+                assert error.index is not None
+                self._restart(rows, error.index, error, seeds)
+
+    def _recover(
+        self,
+        step: SimulatorStep,
+        index: int,
+        error: SimulatorError,
+        seeds: Sequence[int | None] | None,
+    ) -> None:
+        """Restart a simulator that failed in a step, and truncate its episode."""
+        self._restart(step.obs, index, error, seeds)
+        for row, last in zip(step.next_obs, self._last_rows, strict=True):
+            row[index] = last[index]
+        step.reward[index], step.info[index] = 0.0, np.nan
+        step.terminated[index], step.truncated[index] = False, True
+        step.restarted[index] = True
+
+    def _restart(
+        self,
+        rows: list[np.ndarray],
+        index: int,
+        error: Exception,
+        seeds: Sequence[int | None] | None,
+    ) -> None:
+        """Make a simulator again and start an episode.
+
+        Raises:
+            SimulatorError: If the simulator has failed too often.
+        """
+
+        def keep_alive() -> None:
+            self._go_on(0.0)
+            self._restart_timer_fn(0.0)
+
+        while True:
+            wait_for_restart(self._restarts.record_failure(index, error), keep_alive)
+            self._close(index)
+            try:
+                self._simulators[index] = self._try(index, CONSTRUCTION, self._make_simulator)
+                self._put(rows, index, self._start_episode(index, seeds))
+                return
+            except (SimulatorError, UsageError) as new_error:
+                error = new_error
+
+    def _remember(self, rows: list[np.ndarray], where: np.ndarray) -> None:
+        """Store the observations of the selected simulators, if simulators may restart."""
+        if self._restarts.max_restarts:
+            for last, row in zip(self._last_rows, rows, strict=True):
+                last[where] = row[where]
 
     def _to_mask(self, where: np.ndarray | None) -> np.ndarray:
         """Return `where` as a mask, bool [E]. None selects all simulators."""
@@ -353,21 +472,18 @@ class InProcessSimulators:
 
     def close(self) -> None:
         """Close all simulators. Errors are converted to warnings."""
-        for index, simulator in enumerate(self._simulators):
-            try:
-                simulator.close()
-            except Exception as error:  # an error here must not discard the training
-                told = (
-                    f"{self._name(index)} raised {type(error).__name__} when it was closed: "
-                    f"{error_message(error)}"
-                )
-                warnings.warn(told, RuntimeWarning, stacklevel=2)
+        for index in range(len(self._simulators)):
+            self._close(index)
 
-    def _check_start_masks(self, rows: list[np.ndarray], begun: np.ndarray) -> None:
-        """Check the action masks of the simulators that started an episode (a mask, bool [E])."""
-        if self._mask is not None:
-            self._episode_steps[begun] = 0
-            check_action_masks(rows[self._mask], begun, None, self._name, self._episode_steps)
+    def _close(self, index: int) -> None:
+        try:
+            self._simulators[index].close()
+        except Exception as error:  # an error here must not discard the training
+            told = (
+                f"{self._name(index)} raised {type(error).__name__} when it was closed: "
+                f"{error_message(error)}"
+            )
+            warnings.warn(told, RuntimeWarning, stacklevel=3)
 
     def _make_rows(self) -> list[np.ndarray]:
         return [
@@ -392,9 +508,12 @@ class InProcessSimulators:
     def _try(
         self, index: int, what: str, function: Callable[..., PyTree], *arguments: object
     ) -> Any:
+        if is_stop_requested():
+            raise StopRequested
         self._current_index = index
-        self._restart_timer_fn()
-        self._go_on()
+        min_seconds = CONSTRUCTION_SECONDS if what == CONSTRUCTION else 0.0
+        self._restart_timer_fn(min_seconds)
+        self._go_on(min_seconds)
         return call_simulator(self._name(index), what, function, *arguments)
 
     def _name(self, index: int) -> str:

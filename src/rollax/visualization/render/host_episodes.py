@@ -14,8 +14,8 @@ from rollax.policy import Policy
 from rollax.spaces import make_zeros
 from rollax.training.compile.program import max_eval_steps
 from rollax.training.simulators import episodes
+from rollax.training.simulators.restarts import SimulatorError
 from rollax.training.simulators.vectorized import (
-    SimulatorError,
     call_simulator,
     check_finite,
     enforce_timeout,

@@ -12,7 +12,7 @@ from rollax.visualization.tables.table_formats import Cell, Column, format_cell
 OMITTED_OPTIONS = (
     *("seed", "seeds", "sweep_paired"),
     *("checkpoint_minutes", "checkpoint_steps", "keep_last", "keep_best"),
-    *("on_nonfinite", "log_lines", "env_workers", "env_timeout", "devices"),
+    *("on_nonfinite", "log_lines", "env_workers", "env_timeout", "env_restarts", "devices"),
 )
 EVOLUTION_PREFIX = "evolve_"  # options without effect if no setting evolves
 

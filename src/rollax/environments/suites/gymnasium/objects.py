@@ -101,9 +101,11 @@ def _require_spec(environment: object) -> Any:
         )
     spec = environment.spec
     if spec is None or any(wrapper.kwargs is None for wrapper in spec.additional_wrappers):
+        own = type(environment.unwrapped).__name__
         raise UsageError(
             f"This {kind} cannot be copied, because it was not made by gymnasium.make or a wrapper "
-            "does not record its arguments. Pass a function that makes it to from_gymnasium."
+            "does not record its arguments. Pass its class or a function that makes it, for "
+            f"example rollax.from_gymnasium({own})."
         )
     return spec
 

@@ -1,0 +1,149 @@
+"""Simulators that fail and are made again: their episode is truncated, and the run continues."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollax
+from rollax.errors import UsageError
+from rollax.training.compile import run_check
+from rollax.training.options import RunOptions
+from rollax.training.run_folder.metric_sinks import read_metrics
+from rollax.training.simulators import episodes, restarts, runner
+from rollax.training.simulators.restarts import RestartLimit, SimulatorError
+from rollax.training.spec import make_spec
+from support.counter_simulator import LIMIT, on_host
+
+CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
+HANGS = pytest.param(
+    "hang", marks=pytest.mark.skipif(sys.platform == "win32", reason="a timer of POSIX systems")
+)
+
+
+@pytest.fixture(autouse=True)
+def _short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.01)
+
+
+def take_steps(simulators: Any, number: int) -> list[Any]:
+    """The steps of two simulators with an action that never completes the task."""
+    simulators.reset([0, 1])
+    return [simulators.step(np.zeros(2, np.int32)) for _ in range(number)]
+
+
+@pytest.mark.parametrize("fault", ["raise", "shape", "nan", "inf", HANGS])
+def test_the_episode_of_a_simulator_that_fails_is_truncated(fault: str) -> None:
+    simulators = runner.make_simulators(
+        on_host(fault=fault, at=LIMIT + 2), 2, 0, 0.5, max_restarts=1
+    )
+    steps = take_steps(simulators, LIMIT + 3)
+    assert [bool(step.restarted[0]) for step in steps] == [False] * (LIMIT + 1) + [True, False]
+    failed, following = steps[-2:]
+    assert failed.truncated.all() and not failed.terminated.any() and not failed.reward.any()
+    np.testing.assert_array_equal(failed.next_obs, [[1, 0], [1, 0]])  # the last good observation
+    np.testing.assert_array_equal(failed.obs, [[0, 0], [0, 0]])
+    np.testing.assert_array_equal(following.obs, [[1, 0], [1, 0]])
+    assert len(simulators.pop_restart_messages()) == 2 and not simulators.pop_restart_messages()
+    simulators.close()
+
+
+def test_too_many_failures_in_a_row_end_a_run() -> None:
+    """A completed episode ends the series."""
+    environment = on_host(fault="raise", at=3)  # before an episode is complete
+    simulators = runner.make_simulators(environment, 2, 0, 60.0, max_restarts=2)
+    with pytest.raises(SimulatorError, match=r"(?s)the counter is broken.*failed 3 times in a row"):
+        take_steps(simulators, 9)
+    simulators = runner.make_simulators(
+        on_host(fault="raise", at=LIMIT + 1), 2, 0, 60.0, max_restarts=1
+    )
+    steps = take_steps(simulators, 4 * (LIMIT + 1))
+    assert sum(int(step.restarted.sum()) for step in steps) == 8
+
+
+def test_many_steps_end_a_series_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts, "RELIABLE_STEPS", 3)
+    limit, yes, no = RestartLimit(1, 2), np.ones(1, bool), np.zeros(1, bool)
+    error = SimulatorError("it failed")
+    assert [limit.record_failure(0, error) for _ in range(2)] == [0.01, 0.02]
+    for _ in range(3):
+        limit.record_success(yes, no)
+    assert limit.record_failure(0, error) == 0.01
+    limit.record_failure(0, error)
+    with pytest.raises(SimulatorError, match="it failed\nIt failed 3 times in a row"):
+        limit.record_failure(0, error)
+    with pytest.raises(SimulatorError) as raised:
+        RestartLimit(1, 0).record_failure(0, error)
+    assert raised.value is error
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="exit codes of processes")
+@pytest.mark.parametrize("fault", ["die", "raise"])
+def test_a_simulator_that_fails_in_a_worker_process(fault: str) -> None:
+    """A process that dies is started again with all its simulators."""
+    simulators = runner.make_simulators(
+        on_host(fault=fault, at=LIMIT + 2), 2, 1, 60.0, max_restarts=1
+    )
+    steps = take_steps(simulators, LIMIT + 3)
+    failed, following = steps[-2:]
+    assert failed.restarted.all() and failed.truncated.all() and not failed.reward.any()
+    np.testing.assert_array_equal(failed.next_obs, [[1, 0], [1, 0]])
+    np.testing.assert_array_equal(following.obs, [[1, 0], [1, 0]])
+    messages = simulators.pop_restart_messages()
+    expected = "died with exit code 9" if fault == "die" else "the counter is broken"
+    assert len(messages) == (1 if fault == "die" else 2) and expected in messages[0]
+    simulators.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="exit codes of processes")
+def test_episodes_that_a_reset_loses_are_truncated() -> None:
+    """A worker that dies in a reset of some simulators loses the episodes of the others."""
+    simulators: Any = runner.make_simulators(on_host(), 2, 1, 60.0, max_restarts=1)
+    take_steps(simulators, 2)
+    simulators._workers[0].process.kill()
+    simulators.reset([5, 6], np.array([True, False]))
+    step = simulators.step(np.zeros(2, np.int32))
+    np.testing.assert_array_equal(step.restarted, [False, True])
+    np.testing.assert_array_equal(step.truncated, [False, True])
+    np.testing.assert_array_equal(step.next_obs, [[1, 0], [2, 0]])
+    simulators.close()
+
+
+@pytest.mark.quick
+def test_a_run_continues_after_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Restarts are counted, and evaluations repeat the episode that was lost."""
+    monkeypatch.setattr(episodes, "MAX_PARALLEL_SIMULATORS", 1)
+    options = {"eval_episodes": 10, "eval_count": 1, "tensorboard": False}
+    returns = []
+    for fault in ("", "raise"):
+        run = tmp_path / f"run-{fault}"
+        result = rollax.train(
+            "ppo",
+            on_host(fault=fault),
+            total_steps=96,
+            config=CONFIG,
+            options=options | {"run_dir": run, "env_restarts": 1 if fault else 0},
+        )
+        assert (result.status, result.steps) == ("done", 96)
+        with np.load(run / "evaluations.npz") as file:
+            returns.append((file["returns"][0], file["length"][0]))
+    np.testing.assert_array_equal(*returns)
+    lines = [line for line in read_metrics(run / "metrics.jsonl") if "env_restarts" in line]
+    counts = [line["env_restarts"] for line in lines]
+    assert len(counts) == 6 and counts == sorted(counts) and counts[-1] >= 6
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.count("is made again") == 1 and "the counter is broken" in told
+
+
+def test_restarts_need_simulators_that_step_separately() -> None:
+    spec = make_spec("ppo", "probe/memory", {}, CONFIG, None, RunOptions(env_restarts=2), None)
+    with pytest.raises(
+        UsageError, match=r"env_restarts \(2\) requires .* probe/memory is compiled"
+    ):
+        run_check.check_run(spec)
+    with pytest.raises(UsageError, match=r"env_restarts \(-1\) must be between 0 and 1000"):
+        RunOptions(env_restarts=-1).check()
