@@ -16,6 +16,8 @@ from rollax.learning.train_state import clipped_adam
 from rollax.training.checkpoints.summary import read_summary, write_summary
 from support.runs import FRAMES, NETWORK, SMALL, Script, bits, options
 
+silent: Any = Script
+
 NETWORK_OF_TWO = {"actor": {"encoder": jnp.ones(2), "head": jnp.ones(3)}, "critic": jnp.ones(1)}
 
 
@@ -66,12 +68,12 @@ def test_a_run_that_is_resumed(tmp_path: Path) -> None:
         settings = {**vars(SMALL), "frozen": ("encoder",)} | config
         del settings["total_updates"]
         run = options(tmp_path / folder, updates=updates, keep_last=9)
-        words = {"network": NETWORK, "options": run, "show": Script()}
+        words: Any = {"network": NETWORK, "options": run, "show": Script()}
         return rollax.train("ppo", "probe/memory", config=settings, **words).folder
 
     folder = train("frozen", 2)
     first = rollax.load(folder, checkpoint=0).state.train.network
-    rollax.resume(folder, total_steps=4 * FRAMES, show=Script())
+    rollax.resume(folder, total_steps=4 * FRAMES, show=silent())
     for step in (2 * FRAMES, 4 * FRAMES):
         last = rollax.load(folder, checkpoint=step).state.train.network
         for name in ("actor", "critic"):
@@ -107,7 +109,7 @@ def test_learning_from_replay(
         config=config | {"frozen": (frozen,)},
         network=network,
         options=run,
-        show=Script(),
+        show=silent(),
     )
     before = bits(rollax.load(result, checkpoint=0).state.agent.network)
     after = bits(rollax.load(result).state.agent.network)

@@ -190,7 +190,16 @@ def test_nothing_fits() -> None:
     spaces = with_spaces(PAIRS["numbers"][0], Discrete(2))
     source = actor_critic(spaces, NetworkConfig(hidden=(4,)), jax.random.key(0))
     target = q_network(spaces, QNetworkConfig((8,)), jax.random.key(1))
-    with pytest.raises(rollax.UsageError, match=r"No array of run \(ppo\) fits .* -> absent"):
+    with pytest.raises(rollax.UsageError, match=r"No weights of run \(ppo\) fit .* -> absent"):
+        start(source, target)
+
+
+def test_biases_alone_are_not_enough() -> None:
+    spaces = with_spaces(PAIRS["numbers"][0], Discrete(2))
+    source, target = (
+        actor_critic(spaces, NetworkConfig(hidden=(size,)), jax.random.key(0)) for size in (4, 8)
+    )
+    with pytest.raises(rollax.UsageError, match=r"No weights .*weight \[3, 4\] -> \[3, 8\]"):
         start(source, target)
 
 
@@ -263,7 +272,7 @@ def test_other_algorithm_and_optimizer(undisturbed: Path, tmp_path: Path) -> Non
     record = json.loads((result.folder / "warm_start.json").read_text())
     assert (record["algorithm"], record["step"]) == ("ppo", 12 * FRAMES)
     assert any("optimizer['actor']" in name and ".mu" in name for name in record["copied"])
-    with pytest.raises(rollax.UsageError, match="No array of .* fits this run"):
+    with pytest.raises(rollax.UsageError, match="No weights of .* fit this run"):
         train(tmp_path / "x", algorithm="pqn", config=sizes, network={}, init_from=undisturbed)
     with pytest.raises(rollax.UsageError, match="init_parts must be parts of both .* got replay"):
         train(tmp_path / "x", init_from=undisturbed, options={"init_parts": ["replay"]})

@@ -141,7 +141,7 @@ def plan_warm_start(
 
     Raises:
         UsageError: If the numbers of members differ and the source has more than one, if one of the
-            runs lacks a chosen part, if no array can be copied, or if `strict` is violated.
+            runs lacks a chosen part, if no weights can be copied, or if `strict` is violated.
     """
     if source.num_members not in (1, num_members):
         raise UsageError(
@@ -173,16 +173,22 @@ def plan_warm_start(
 
 def _check_matches(warm_start: WarmStart, strict: bool) -> None:
     """Raise UsageError if nothing can be copied, or a strict start would change an array."""
-    run, copied = warm_start.source.run, warm_start.names("copied") + warm_start.names("adapted")
-    others = [str(match) for match in warm_start.matches if match.outcome != "copied"]
-    if not copied:
+    run, matches = warm_start.source.run, warm_start.matches
+    others = [str(match) for match in matches if match.outcome != "copied"]
+    # Biases often have the same shape in unrelated networks, so only weights count.
+    weights = [
+        match
+        for match in matches
+        if match.name.startswith("networks") and len(match.target_shape or ()) > 1
+    ]
+    if all(match.array is None for match in weights or matches):
         raise UsageError(
-            f"No array of {run} ({warm_start.source.algorithm}) fits this run. Use the same kind "
+            f"No weights of {run} ({warm_start.source.algorithm}) fit this run. Use the same kind "
             f"of algorithm and the same network settings. Arrays: {_shorten(others)}."
         )
     if strict and others:
         raise UsageError(
-            f"{len(others)} of {len(warm_start.matches)} arrays of {run} do not fit this run: "
+            f"{len(others)} of {len(matches)} arrays of {run} do not fit this run: "
             f"{_shorten(others)}. Use the same settings, or set strict to False to copy the rest."
         )
 
