@@ -33,9 +33,9 @@ FOLDER_MODULES = 14
 EXCEPTIONS: dict[str, dict[str, int]] = {
     "file": {
         "tests/checks/broken_environments.py": 466,
-        "tests/cli/test_commands.py": 426,
+        "tests/cli/test_commands.py": 431,
         "tests/environments/native/test_granular.py": 439,
-        "tests/environments/suites/test_rulesets.py": 708,
+        "tests/environments/suites/test_rulesets.py": 712,
         "tests/networks/test_layers.py": 407,
         "tests/runs/test_evolving_populations.py": 410,
         "tests/runs/test_stopping.py": 433,

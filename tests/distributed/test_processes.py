@@ -344,10 +344,7 @@ api.train = lambda *names, **words: train(*names, **words, stop_when=lambda eval
             "--num-processes (3) of process 1 must equal that of the first process (2)",
         ),
         ({"before_1": STOPS}, "they differ in settings"),
-        (
-            {"before_1": OTHER_CODE},
-            "they differ in code of rollax",
-        ),
+        ({"before_1": OTHER_CODE}, "they differ in code of rollax"),
         ({"before_1": "processes._find_version = {'optax': '0.0.2'}.get"}, "optax 0.0.2"),
         ({"before_1": "import jax; jax.__version__ = '0.0.1'"}, "process 1: jax 0.0.1"),
     ],

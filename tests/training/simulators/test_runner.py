@@ -19,7 +19,7 @@ from rollax.training.compile import program as programs
 from rollax.training.compile import run_check
 from rollax.training.options import RunOptions
 from rollax.training.run_folder.layout import read_spec, write_spec
-from rollax.training.simulators import runner
+from rollax.training.simulators import requirements
 from rollax.training.simulators.recording import find_actor
 from rollax.training.simulators.runner import SimulatorRunner
 from rollax.training.spec import Spec, adapt_to_host, make_spec
@@ -149,7 +149,7 @@ def test_options_that_require_compiled_environments() -> None:
     with pytest.raises(
         UsageError, match=r"devices must be 1 for test/counter, which runs on the host, got 2"
     ):
-        runner.check_rollouts(
+        requirements.check_rollouts(
             "ppo",
             programs.build_algorithm_and_environment(spec, environment)[0],
             environment,
@@ -181,6 +181,6 @@ def test_worker_processes_without_host_simulators_raise_usage_error() -> None:
     with pytest.raises(
         UsageError, match=r"test/pool, whose simulators use the threads .* --env.num-threads 2"
     ):
-        runner.check_workers(pool, 2)
-    runner.check_workers(on_host(), 2)
-    runner.check_workers(pool, 0)
+        requirements.check_workers(pool, 2)
+    requirements.check_workers(on_host(), 2)
+    requirements.check_workers(pool, 0)

@@ -17,7 +17,8 @@ from rollax.training.compile import program as programs
 from rollax.training.compile.placement import make_device_mesh, mesh_context_fn, with_shardings
 from rollax.training.options import COMPILED_EVAL_EPISODES
 from rollax.training.presets import explain_preset_arguments
-from rollax.training.simulators.runner import SimulatorRunner, check_rollouts, check_workers
+from rollax.training.simulators.requirements import check_rollouts, check_workers
+from rollax.training.simulators.runner import SimulatorRunner
 from rollax.training.spec import Spec, check_step_counts
 from rollax.types import NetworkFn, State
 
