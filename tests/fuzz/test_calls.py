@@ -226,7 +226,7 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ({"options": 5}, "options must be RunOptions"),
         (
             {"options": {"eval_episodes": 2.5}},
-            "eval_episodes (2.5) must be an integer. Use 2 or 3",
+            "eval_episodes (2.5) must be an integer or None. Use 2 or 3",
         ),
         (
             {"options": {"eval_episode": 2}},
@@ -265,6 +265,7 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
             "unknown keyword 'hidden': it is a setting of network. Pass network={'hidden': ...}",
         ),
         ({"total_step": 8}, "unknown keyword 'total_step': did you mean total_steps"),
+        ({"n_stack": 4}, "unknown keyword 'n_stack': rollax calls it frame_stack"),
         ({"algorithm": 5}, "algorithm (5) must be a string"),
         ({"algorithm": ["ppo"]}, "algorithm (['ppo']) must be a string"),
         ({"algorithm": rollax.ppo}, "algorithm ("),
@@ -288,6 +289,19 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
 )
 def test_invalid_arguments_are_refused(answer: Answer, given: dict[str, Any], part: str) -> None:
     message = answer(lambda: train(**given))
+    assert message is not None and part in message, message
+
+
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        (lambda: rollax.train(), "got no algorithm and no environment"),
+        (lambda: rollax.train("ppo"), "train must be called with algorithm and environment"),
+        (lambda: rollax.train(environment="gymnax/CartPole-v1"), "got no algorithm"),
+    ],
+)
+def test_missing_arguments_are_named(answer: Answer, call: Callable[[], Any], part: str) -> None:
+    message = answer(call)
     assert message is not None and part in message, message
 
 

@@ -47,12 +47,13 @@ ARGUMENTS_NEED_ID_MESSAGE = (
 
 
 def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that raises an explanatory error for unknown keywords.
+    """Return a decorator that raises an explanatory error for unknown or missing keywords.
 
     The decorated function raises UsageError for a keyword that is not one of its parameters. The
     message names the settings group that contains the keyword, the rollax name of another
     library's keyword, or similar keywords. If the argument `algorithm` is valid, only the settings
-    of this algorithm are searched. Otherwise, the settings of all algorithms are searched.
+    of this algorithm are searched. Otherwise, the settings of all algorithms are searched. A call
+    without a required argument also raises UsageError.
 
     Args:
         **groups: Further settings classes, keyed by group name. The groups `options`, `config` and
@@ -64,6 +65,12 @@ def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         parameters = inspect.signature(function).parameters
+        required = [
+            name
+            for name, parameter in parameters.items()
+            if parameter.default is parameter.empty
+            and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        ]
 
         @functools.wraps(function)
         def call_with_known_keywords(*arguments: P.args, **keywords: P.kwargs) -> R:
@@ -71,6 +78,13 @@ def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]
             if unknown:
                 algorithm = keywords.get("algorithm", arguments[0] if arguments else None)
                 raise _unknown_keyword_error(unknown[0], list(parameters), groups, algorithm)
+            passed = {*list(parameters)[: len(arguments)], *keywords}
+            missing = [name for name in required if name not in passed]
+            if missing:
+                raise UsageError(
+                    f"{function.__name__} must be called with {' and '.join(required)}, got no "
+                    f"{' and no '.join(missing)}."
+                )
             return function(*arguments, **keywords)
 
         return call_with_known_keywords
