@@ -51,6 +51,12 @@ if TYPE_CHECKING:  # the names below, for type checkers
 
     # Networks
     from rollax.networks import NetworkConfig as NetworkConfig, actor_critic as actor_critic
+    from rollax.networks.interop import (
+        from_equinox as from_equinox,
+        from_function as from_function,
+        from_linen as from_linen,
+        from_nnx as from_nnx,
+    )
 
     # Algorithms
     from rollax.algorithm import Algorithm as Algorithm, Metrics as Metrics
@@ -132,6 +138,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "rollax.checks.environment_check": ("check_environment",),
     # Networks
     "rollax.networks": ("NetworkConfig", "actor_critic"),
+    "rollax.networks.interop": ("from_equinox", "from_function", "from_linen", "from_nnx"),
     # Algorithms
     "rollax.algorithm": ("Algorithm", "Metrics"),
     "rollax.algorithms.registry": ("AlgorithmEntry", "list_algorithms", "register_algorithm"),

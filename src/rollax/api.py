@@ -125,7 +125,7 @@ def train(
     name = ensure_registered(algorithm)
     custom_environment = argument_validation.validate_environment(environment)
     environment_name, packages = argument_validation.environment_name_and_imports(environment)
-    make_network, network_settings = argument_validation.split_network_argument(network)
+    make_network, network_settings = argument_validation.split_network_argument(network, name)
     condition, stop_fn = stop_conditions.split_stop_when(stop_when)
     init = warm_start_options(init_from, checkpoint, strict)
     run_options = argument_validation.resolve_options(

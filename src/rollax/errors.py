@@ -84,9 +84,14 @@ def error_message(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type and the message of an error, or only the type if the message is empty."""
+    """Return the type and the message of an error, or only the type if the message is empty.
+
+    A period at the end is removed, because the text becomes a part of a sentence.
+    """
     text = error_message(error)
-    return type(error).__name__ if text == _NO_MESSAGE else f"{type(error).__name__}: {text}"
+    if text == _NO_MESSAGE:
+        return type(error).__name__
+    return f"{type(error).__name__}: {text if text.endswith('..') else text.removesuffix('.')}"
 
 
 def find_similar_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:

@@ -260,3 +260,23 @@ def test_a_run_is_trained_and_loaded(tmp_path: Any, name: str) -> None:
     policy = rollax.load(result.folder, environment=env, network=network)
     action, _ = policy.act(jnp.ones(1), policy.initial_carry(), jax.random.key(0))
     assert bool(env.action_space.contains(action))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "part"),
+    [
+        ("ppo", r"from_equinox\(lambda key: EquinoxLayer\(..., key=key\), environment\)"),
+        ("dqn", r'key=key\), environment, algorithm="dqn"\)'),
+        ("map_elites", r"lambda key: EquinoxLayer\(..., key=key\)\.$"),
+    ],
+)
+def test_a_module_is_answered_with_the_call_that_adapts_it(algorithm: str, part: str) -> None:
+    with pytest.raises(UsageError, match=part):
+        rollax.train(algorithm, "control/point-maze", network=EquinoxLayer, quiet=True)
+
+
+def test_an_output_of_the_wrong_kind_is_described_by_its_shape() -> None:
+    env = rollax.make("gymnax/CartPole-v1")
+    network = rollax.from_equinox(lambda key: EquinoxLayer(4, 2, 1, key), env)
+    with pytest.raises(UsageError, match=r"\(policy, value\), got an array of shape \(2,\)"):
+        rollax.train("ppo", env, network=network, quiet=True)

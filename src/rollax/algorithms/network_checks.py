@@ -159,7 +159,7 @@ def _add_check(
             first = describe_error(error).split("\n")[0].rstrip(".")
             raise UsageError(
                 f"A network of {algorithm} must return {output}, but {type(network).__name__} "
-                f"fails with {first}. Wrap it with rollax.networks.interop.from_equinox, "
+                f"fails with {first}. Wrap it with rollax.from_equinox, "
                 f"from_linen, from_nnx or from_function, with algorithm={algorithm!r}."
             ) from error
         return network

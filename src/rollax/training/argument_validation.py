@@ -21,6 +21,7 @@ from rollax.environments.registry import import_package
 from rollax.environments.suites.pettingzoo import PETTINGZOO_MESSAGE, is_pettingzoo
 from rollax.environments.suites.table import SUITES, find_suite_of_module
 from rollax.errors import UnknownNameError, UsageError
+from rollax.networks.interop.adapted_networks import ADAPTED_ALGORITHMS
 from rollax.runtime.numerics import to_single_precision
 from rollax.synonyms.lookup import find_synonym
 from rollax.training.options import RunOptions
@@ -315,22 +316,30 @@ def check_environment_name(name: object) -> None:
 
 
 def split_network_argument(
-    network: NetworkFn | DataclassInstance | SettingValues | None,
+    network: NetworkFn | DataclassInstance | SettingValues | None, algorithm: str
 ) -> tuple[NetworkFn | None, DataclassInstance | SettingValues | None]:
     """Return `(network function, network settings)` for the argument `network`.
 
     At least one of the two values is None.
 
+    Args:
+        network: Argument of the user.
+        algorithm: Name of the algorithm, for error messages.
+
     Raises:
         UsageError: If `network` is neither a function nor settings.
     """
-    if is_network_function(network):
+    if is_network_function(network, algorithm):
         return network, None
     return None, cast("DataclassInstance | Mapping[str, Any] | None", network)
 
 
-def is_network_function(network: object) -> TypeGuard[NetworkFn]:
+def is_network_function(network: object, algorithm: str) -> TypeGuard[NetworkFn]:
     """Return whether `network` is a function that makes a network, rather than settings.
+
+    Args:
+        network: Argument of the user.
+        algorithm: Name of the algorithm, for error messages.
 
     Raises:
         UsageError: If `network` is neither a function nor settings, for example a network object or
@@ -338,7 +347,7 @@ def is_network_function(network: object) -> TypeGuard[NetworkFn]:
     """
     if network is None or isinstance(network, Mapping):
         return False
-    adapter = _network_adapter_message(network)
+    adapter = _network_adapter_message(network, algorithm)
     if adapter is not None:
         raise UsageError(adapter)
     if dataclasses.is_dataclass(network) and not isinstance(network, type):
@@ -357,14 +366,19 @@ def is_network_function(network: object) -> TypeGuard[NetworkFn]:
 
 
 _NETWORK_ADAPTERS = {  # base class of modules -> library, and the call that adapts its modules
-    "equinox.Module": ("equinox", "from_equinox(lambda key: {name}(..., key=key), environment)"),
-    "flax.linen.Module": ("flax.linen", "from_linen({name}(...), environment)"),
-    "flax.nnx.Module": ("flax.nnx", "from_nnx(lambda rngs: {name}(..., rngs=rngs), environment)"),
+    "equinox.Module": ("equinox", "from_equinox(lambda key: {name}(..., key=key), {more})"),
+    "flax.linen.Module": ("flax.linen", "from_linen({name}(...), {more})"),
+    "flax.nnx.Module": ("flax.nnx", "from_nnx(lambda rngs: {name}(..., rngs=rngs), {more})"),
 }
 
 
-def _network_adapter_message(network: object) -> str | None:
-    """Return an error message for a module of Equinox or Flax, else None."""
+def _network_adapter_message(network: object, algorithm: str) -> str | None:
+    """Return an error message for a module of Equinox or Flax, else None.
+
+    Args:
+        network: Argument of the user.
+        algorithm: Name of the algorithm that would train the module.
+    """
     kind = network if isinstance(network, type) else type(network)
     if hasattr(kind, "unroll"):
         return None
@@ -373,11 +387,19 @@ def _network_adapter_message(network: object) -> str | None:
         module = sys.modules.get(package)
         if module is not None and issubclass(kind, getattr(module, name)):
             what = "the class" if isinstance(network, type) else "a module of the class"
-            return (
+            problem = (
                 f"network must be a function from a key to a network, got {what} {kind.__name__} "
-                f"of {library}. Pass rollax.networks.interop.{call.format(name=kind.__name__)}. "
-                "The module must take one observation and return (policy, value). For other "
-                "outputs, pass algorithm=."
+                f"of {library}."
+            )
+            if algorithm not in ADAPTED_ALGORITHMS:
+                return (
+                    f"{problem} {algorithm} takes a function from a random key to a callable "
+                    f"pytree, such as an equinox module: lambda key: {kind.__name__}(..., key=key)."
+                )
+            more = "environment" if algorithm == "ppo" else f'environment, algorithm="{algorithm}"'
+            return (
+                f"{problem} Pass rollax.{call.format(name=kind.__name__, more=more)}. "
+                "docs/own/network.md describes the outputs that the module must return."
             )
     return None
 

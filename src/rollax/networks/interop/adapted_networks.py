@@ -431,6 +431,7 @@ _KINDS = {
     "sac": _NetworkKind(_make_stochastic_actor, ("num_critics",), "required"),
     "td3": _NetworkKind(_make_deterministic_actor, ("num_critics",), "required"),
 }
+ADAPTED_ALGORITHMS = tuple(_KINDS)  # algorithms that train adapted networks
 
 
 def _add_carry(module: ModuleFns, initial_carry: Carry) -> NetworkFns:

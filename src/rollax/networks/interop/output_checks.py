@@ -81,8 +81,14 @@ def check_pair(name: str, output: PyTree, expected: str) -> tuple[Any, Any]:
         UsageError: If the output is not a tuple or list of two values.
     """
     if not (isinstance(output, tuple | list) and len(output) == 2):
-        raise UsageError(f"{name} must return {expected}, got {output}.")
+        raise UsageError(f"{name} must return {expected}, got {_describe_output(output)}.")
     return output[0], output[1]
+
+
+def _describe_output(output: PyTree) -> str:
+    if isinstance(output, jax.ShapeDtypeStruct):
+        return f"an array of shape {output.shape}"
+    return f"a {type(output).__name__}"
 
 
 def check_shape(
@@ -100,7 +106,7 @@ def check_shape(
     shape = output.shape if isinstance(output, jax.ShapeDtypeStruct) else None
     if shape not in shapes:
         expected = " or ".join(map(str, dict.fromkeys(shapes)))
-        got = output if shape is None else shape
+        got = _describe_output(output) if shape is None else shape
         raise UsageError(
             f"{name} does not fit: the {what}{reason} must have shape {expected}, got {got}. "
             "Change the size of its last layer."

@@ -177,7 +177,7 @@ def _tracing_remedy(error: Exception) -> str:
     if isinstance(error, AttributeError) and error.name in ("initial_carry", "unroll"):
         return (
             f"The network is a {type(error.obj).__name__} without the methods of "
-            "rollax.networks.Network. Wrap it with rollax.networks.interop.from_equinox, "
+            "rollax.networks.Network. Wrap it with rollax.from_equinox, "
             "from_linen, from_nnx or from_function."
         )
     where = _user_code_location(error)
