@@ -22,8 +22,8 @@ from rollax.algorithms.off_policy import OffPolicyState, off_policy
 from rollax.algorithms.replay_updates import AgentFns
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
-from rollax.learning.freezing import freeze_parts
-from rollax.learning.train_state import apply_gradients, clipped_adam
+from rollax.learning.optimizers import make_optimizer
+from rollax.learning.train_state import apply_gradients
 from rollax.networks.q_networks import EpsilonGreedy, argmax_q, mask_illegal_values, select_q
 from rollax.replay.prioritized import make_prioritized_replay, reweight_priorities
 from rollax.replay.replay_config import ReplayConfig
@@ -174,14 +174,9 @@ def init_agent(network: Parameters, config: DQNConfig) -> DQNAgent:
     return DQNAgent(
         network,
         jax.tree.map(jnp.copy, network),
-        make_optimizer(config).init(network),
+        make_optimizer(config, config.learning_rate, 0.0).init(network),
         jnp.zeros((), jnp.int32),
     )
-
-
-def make_optimizer(config: DQNConfig, progress: Scalar = 0.0) -> optax.GradientTransformation:
-    adam = clipped_adam(config.learning_rate, config.adam_epsilon, config.max_grad_norm)
-    return freeze_parts(adam, config, progress)
 
 
 def update(
@@ -212,9 +207,8 @@ def update(
     gradient, metrics = jax.grad(loss, has_aux=True)(
         agent.network, batch, target, config.huber_delta
     )
-    network, state = apply_gradients(
-        make_optimizer(config, progress), agent.optimizer, agent.network, gradient
-    )
+    optimizer = make_optimizer(config, config.learning_rate, progress)
+    network, state = apply_gradients(optimizer, agent.optimizer, agent.network, gradient)
     steps = agent.steps + 1
     is_due = steps % jnp.round(config.target_update_period).astype(jnp.int32) == 0
     target_network = optax.incremental_update(

@@ -29,6 +29,7 @@ from rollax.algorithms.on_policy import LearnResult, RolloutEnd, finish_update, 
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, normalization, priorities, train_state
+from rollax.learning.optimizers import OptimizerName, ScheduleName, linear_schedule
 from rollax.learning.returns import add_values, compute_next_values, vmap_over_streams
 from rollax.learning.train_state import TrainState
 from rollax.learning.vtrace import vtrace
@@ -75,16 +76,22 @@ class ImpalaConfig:
     """(static) Normalize value targets by running statistics and preserve outputs (PopArt)."""
     sharing: parameter_sharing.Sharing = static_field("all")
     """(static) Which agents share parameters: all, those of the same type, or none."""
+    optimizer: OptimizerName = static_field("adam")
+    """(static) Optimizer of optax. adam with weight_decay is AdamW."""
+    learning_rate_schedule: ScheduleName = static_field("linear")
+    """(static) Shape of the change of the learning rates over training."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""
     frozen_fraction: float = static_field(1.0, low=0)
     """(static) End of freezing, as a fraction of training. 1 freezes until the end."""
     learning_rate: float = traced_field(1e-3, low=0)
-    """Learning rate (Adam), of the policy only if the critic is separate."""
+    """Learning rate, of the policy only if the critic is separate."""
     critic_learning_rate: float = traced_field(0.0, low=0)
     """Learning rate of a separate critic. 0 uses learning_rate."""
     learning_rate_final_fraction: float = traced_field(0.0, 0, 1)
-    """Final learning rates as a fraction of the initial ones, annealed linearly."""
+    """Final learning rates as a fraction of the initial ones. 1 is constant."""
+    learning_rate_warmup_fraction: float = traced_field(0.0, 0, 1)
+    """Fraction of training during which the learning rates rise from 0."""
     gamma: float = traced_field(0.99, 0, 1)
     """Discount factor."""
     vtrace_lambda: float = traced_field(0.95, 0, 1)
@@ -116,8 +123,10 @@ class ImpalaConfig:
     value."""
     max_grad_norm: float = traced_field(0.5, low=0, high=float("inf"))
     """Maximum global norm of gradients, per optimizer."""
+    weight_decay: float = traced_field(0.0, low=0)
+    """Decay of the weights per step, in units of the learning rate."""
     adam_epsilon: float = traced_field(1e-5, low=0)
-    """Epsilon of Adam."""
+    """Epsilon of the optimizer."""
     total_updates: float = traced_field(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
@@ -316,7 +325,7 @@ def learn(
     train = train_state.update_value_statistics(train, target, rollout.mask)
     carries = memory_windows.split_into_sequences(rollout.carry, config.sequence_length)
     rows = minibatches.to_rows(rollout._replace(reward=reward, carry=carries), layout)
-    entropy_coefficient = train_state.linear_schedule(
+    entropy_coefficient = linear_schedule(
         config.entropy_coefficient, config.entropy_final_fraction, progress
     )
 

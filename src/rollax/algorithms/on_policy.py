@@ -29,6 +29,7 @@ from rollax.acting.streams import (
 from rollax.algorithm import Algorithm, FiniteChecks, Metrics, make_placement
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, train_state
+from rollax.learning.optimizers import ScheduleConfig, scheduled_rate
 from rollax.learning.train_state import TrainState
 from rollax.networks.network import Network
 from rollax.types import Action, Carry, Flag, Observation, PyTree, Scalar, Settings
@@ -284,7 +285,7 @@ def fit(
 
 
 def finish_update(
-    config: train_state.ScheduleConfig,
+    config: ScheduleConfig,
     progress: jax.Array,
     train: TrainState,
     rollout: Experience,
@@ -315,9 +316,7 @@ def finish_update(
     more, finite = losses.summarize_update(
         rollout, advantage, target, metrics["loss"], parameters, prediction
     )
-    rate = train_state.linear_schedule(
-        config.learning_rate, config.learning_rate_final_fraction, progress
-    )
+    rate = scheduled_rate(config, config.learning_rate, progress)
     return train, metrics | more | {"learning_rate": rate}, finite
 
 

@@ -25,7 +25,8 @@ from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.emitters.emitter import Emitter, EvaluatedBatch
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.learning.train_state import apply_gradients, clipped_adam
+from rollax.learning.optimizers import clipped_adam
+from rollax.learning.train_state import apply_gradients
 from rollax.networks.critics import Actor, ActorCritics
 from rollax.replay.ring import ReplayBuffer, add_rows
 from rollax.spaces import make_zeros

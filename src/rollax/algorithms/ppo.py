@@ -33,6 +33,7 @@ from rollax.algorithms.on_policy import (
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, normalization, train_state
+from rollax.learning.optimizers import OptimizerName, ScheduleName, linear_schedule
 from rollax.learning.returns import add_values, estimate_advantages
 from rollax.learning.train_state import TrainState
 from rollax.networks import memory_windows
@@ -75,16 +76,22 @@ class PPOConfig:
     """(static) Normalize value targets by running statistics and preserve outputs (PopArt)."""
     sharing: parameter_sharing.Sharing = static_field("all")
     """(static) Which agents share parameters: all, those of the same type, or none."""
+    optimizer: OptimizerName = static_field("adam")
+    """(static) Optimizer of optax. adam with weight_decay is AdamW."""
+    learning_rate_schedule: ScheduleName = static_field("linear")
+    """(static) Shape of the change of the learning rates over training."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""
     frozen_fraction: float = static_field(1.0, low=0)
     """(static) End of freezing, as a fraction of training. 1 freezes until the end."""
     learning_rate: float = traced_field(5e-4, low=0)
-    """Learning rate (Adam), of the policy only if the critic is separate."""
+    """Learning rate, of the policy only if the critic is separate."""
     critic_learning_rate: float = traced_field(0.0, low=0)
     """Learning rate of a separate critic. 0 uses learning_rate."""
     learning_rate_final_fraction: float = traced_field(1.0, 0, 1)
-    """Final learning rates as a fraction of the initial ones, annealed linearly. 1 is constant."""
+    """Final learning rates as a fraction of the initial ones. 1 is constant."""
+    learning_rate_warmup_fraction: float = traced_field(0.0, 0, 1)
+    """Fraction of training during which the learning rates rise from 0."""
     gamma: float = traced_field(0.99, 0, 1)
     """Discount factor."""
     gae_lambda: float = traced_field(0.95, 0, 1)
@@ -106,8 +113,10 @@ class PPOConfig:
     value."""
     max_grad_norm: float = traced_field(0.5, low=0, high=float("inf"))
     """Maximum global norm of gradients, per optimizer."""
+    weight_decay: float = traced_field(0.0, low=0)
+    """Decay of the weights per step, in units of the learning rate."""
     adam_epsilon: float = traced_field(1e-5, low=0)
-    """Epsilon of Adam."""
+    """Epsilon of the optimizer."""
     total_updates: float = traced_field(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
@@ -250,7 +259,7 @@ def learn(
     train = train_state.update_value_statistics(train, target, rollout.mask)
     batch = make_batch(config, train, rollout, advantage, target, policy_advantage)
     layout = make_minibatch_layout(config, reward.shape[1])
-    entropy_coefficient = train_state.linear_schedule(
+    entropy_coefficient = linear_schedule(
         config.entropy_coefficient, config.entropy_final_fraction, progress
     )
 

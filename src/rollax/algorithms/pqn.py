@@ -32,7 +32,13 @@ from rollax.algorithms.on_policy import (
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, normalization, train_state
-from rollax.learning.freezing import check_frozen_parts, freeze_parts
+from rollax.learning.freezing import check_frozen_parts
+from rollax.learning.optimizers import (
+    OptimizerName,
+    ScheduleName,
+    make_optimizer,
+    scheduled_rate,
+)
 from rollax.learning.returns import estimate_advantages
 from rollax.learning.train_state import TrainState
 from rollax.networks import memory_windows
@@ -68,6 +74,10 @@ class PQNConfig:
     """(static) Scale rewards by the running standard deviation of discounted returns."""
     sharing: parameter_sharing.Sharing = static_field("all")
     """(static) Which agents share parameters: all, those of the same type, or none."""
+    optimizer: OptimizerName = static_field("adam")
+    """(static) Optimizer of optax. adam with weight_decay is AdamW."""
+    learning_rate_schedule: ScheduleName = static_field("linear")
+    """(static) Shape of the change of the learning rates over training."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""
     frozen_fraction: float = static_field(1.0, low=0)
@@ -80,9 +90,11 @@ class PQNConfig:
     exploration_fraction: float = traced_field(0.2, 0, 1)
     """Fraction of training over which epsilon decreases."""
     learning_rate: float = traced_field(5e-4, low=0)
-    """Learning rate (Adam)."""
+    """Learning rate."""
     learning_rate_final_fraction: float = traced_field(1.0, 0, 1)
-    """Final learning rate as a fraction of the initial one, annealed linearly."""
+    """Final learning rate as a fraction of the initial one. 1 is constant."""
+    learning_rate_warmup_fraction: float = traced_field(0.0, 0, 1)
+    """Fraction of training during which the learning rates rise from 0."""
     gamma: float = traced_field(0.99, 0, 1)
     """Discount factor."""
     q_lambda: float = traced_field(0.65, 0, 1)
@@ -91,8 +103,10 @@ class PQNConfig:
     """
     max_grad_norm: float = traced_field(10.0, low=0, high=float("inf"))
     """Maximum global norm of gradients."""
+    weight_decay: float = traced_field(0.0, low=0)
+    """Decay of the weights per step, in units of the learning rate."""
     adam_epsilon: float = traced_field(1e-8, low=0)
-    """Epsilon of Adam."""
+    """Epsilon of the optimizer."""
     total_updates: float = traced_field(float("inf"), low=1)
     """Updates until the schedules end. The run sets it from its total steps."""
 
@@ -276,11 +290,8 @@ def make_optimizers(
     Returns:
         Dictionary with the single key "actor", because the network has no separate critic.
     """
-    rate = train_state.linear_schedule(
-        config.learning_rate, config.learning_rate_final_fraction, progress
-    )
-    adam = train_state.clipped_adam(rate, config.adam_epsilon, config.max_grad_norm)
-    return {"actor": freeze_parts(adam, config, progress)}
+    rate = scheduled_rate(config, config.learning_rate, progress)
+    return {"actor": make_optimizer(config, rate, progress)}
 
 
 def learn(

@@ -14,8 +14,8 @@ from rollax.acting.exploration import example_action
 from rollax.acting.streams import Experience
 from rollax.environments.environment import Environment
 from rollax.learning import normalization
-from rollax.learning.freezing import freeze_parts
-from rollax.learning.train_state import apply_gradients, clipped_adam, linear_schedule
+from rollax.learning.optimizers import make_optimizer, scheduled_rate
+from rollax.learning.train_state import apply_gradients
 from rollax.networks.critics import CriticFn, critic_values
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, ReplayBuffer, ReplayStep
@@ -102,7 +102,7 @@ def select_parts(
 def make_optimizers(
     config: ReplayConfig, progress: Scalar, **learning_rates: Scalar
 ) -> dict[str, optax.GradientTransformation]:
-    """Build one Adam optimizer for each learning rate.
+    """Build one optimizer for each learning rate.
 
     Args:
         config: Settings of the optimizers.
@@ -117,12 +117,7 @@ def make_optimizers(
         name: jnp.where(jnp.asarray(rate) > 0, rate, config.learning_rate)
         for name, rate in learning_rates.items()
     }
-    return {
-        name: freeze_parts(
-            clipped_adam(rate, config.adam_epsilon, config.max_grad_norm), config, progress, (name,)
-        )
-        for name, rate in rates.items()
-    }
+    return {name: make_optimizer(config, rate, progress, (name,)) for name, rate in rates.items()}
 
 
 def critic_loss(
@@ -212,10 +207,7 @@ def anneal_learning_rates(config: ReplayConfig, progress: jax.Array) -> ReplayCo
     names = [
         field.name for field in dataclasses.fields(config) if field.name.endswith("learning_rate")
     ]
-    rates = {
-        name: linear_schedule(getattr(config, name), config.learning_rate_final_fraction, progress)
-        for name in names
-    }
+    rates = {name: scheduled_rate(config, getattr(config, name), progress) for name in names}
     return dataclasses.replace(config, **rates)
 
 

@@ -23,6 +23,7 @@ from rollax.algorithms.off_policy import off_policy
 from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
+from rollax.learning.optimizers import clipped_adam
 from rollax.learning.train_state import apply_gradients
 from rollax.networks.critics import (
     ActorCritics,
@@ -153,13 +154,14 @@ def init_agent(network: ActorCritics, config: SACConfig) -> SACAgent:
 def optimizers(
     config: SACConfig, progress: Scalar = 0.0
 ) -> dict[str, optax.GradientTransformation]:
-    return make_optimizers(
-        config,
-        progress,
-        actor=0.0,
-        critic=config.critic_learning_rate,
-        temperature=config.temperature_learning_rate,
+    """Return the optimizers of policy and critics, and Adam for the temperature."""
+    rate = jnp.where(
+        config.temperature_learning_rate > 0, config.temperature_learning_rate, config.learning_rate
     )
+    return {
+        **make_optimizers(config, progress, actor=0.0, critic=config.critic_learning_rate),
+        "temperature": clipped_adam(rate, config.adam_epsilon, config.max_grad_norm),
+    }
 
 
 def update(

@@ -6,7 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from rollax.learning.train_state import apply_gradients, clipped_adam
+from rollax.learning.optimizers import clipped_adam
+from rollax.learning.train_state import apply_gradients
 from rollax.networks.layers import MLP, Linear
 from rollax.types import Parameters, Scalar, State
 

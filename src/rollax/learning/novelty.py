@@ -19,8 +19,8 @@ from rollax import tree
 from rollax.acting.streams import Experience
 from rollax.environments.image_layouts import FLAT, image_layout
 from rollax.learning import losses, minibatches, normalization
+from rollax.learning.optimizers import clipped_adam
 from rollax.learning.returns import gae, vmap_over_streams
-from rollax.learning.train_state import clipped_adam
 from rollax.networks import layers
 from rollax.spaces import Box, Dict, Space, make_zeros
 from rollax.types import Observation, Scalar

@@ -1,7 +1,7 @@
 """Trained parameters with their optimizer states and statistics.
 
-Optimizers are rebuilt in every trace, because their settings may be traced. The training state
-therefore contains only arrays.
+The training state contains only arrays. Optimizers are rebuilt in every trace
+(`rollax.learning.optimizers`).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,13 @@ from rollax import tree
 from rollax.acting.streams import Experience
 from rollax.errors import UsageError
 from rollax.learning import normalization
-from rollax.learning.freezing import FreezingConfig, check_frozen_parts, freeze_parts
+from rollax.learning.freezing import FreezingConfig, check_frozen_parts
+from rollax.learning.optimizers import (
+    OptimizerConfig,
+    ScheduleConfig,
+    make_optimizer,
+    scheduled_rate,
+)
 from rollax.networks import layers
 from rollax.networks.network import (
     ActorCriticExtras,
@@ -69,25 +75,11 @@ class ValueNormalizationConfig(NormalizationConfig, FreezingConfig, Protocol):
 
 
 @runtime_checkable
-class ScheduleConfig(Protocol):
-    """Settings of a learning rate that changes linearly over training."""
-
-    @property
-    def learning_rate(self) -> Scalar: ...
-    @property
-    def learning_rate_final_fraction(self) -> Scalar: ...
-
-
-@runtime_checkable
-class OptimizerConfig(ScheduleConfig, FreezingConfig, Protocol):
+class ActorCriticOptimizerConfig(ScheduleConfig, OptimizerConfig, Protocol):
     """Settings of the optimizers of an actor-critic."""
 
     @property
     def critic_learning_rate(self) -> Scalar: ...
-    @property
-    def adam_epsilon(self) -> Scalar: ...
-    @property
-    def max_grad_norm(self) -> Scalar: ...
 
 
 @runtime_checkable
@@ -101,7 +93,7 @@ class EpochConfig(Protocol):
 
 
 @runtime_checkable
-class GradientStepConfig(OptimizerConfig, EpochConfig, Protocol):
+class GradientStepConfig(ActorCriticOptimizerConfig, EpochConfig, Protocol):
     """Settings of the gradient steps of an actor-critic."""
 
     @property
@@ -318,38 +310,13 @@ def update_observation_statistics(train: TrainState, rollout: Experience) -> Tra
     )
 
 
-def clipped_adam(
-    rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float
-) -> optax.GradientTransformation:
-    """Build an Adam optimizer that clips gradients by their global norm.
-
-    Args:
-        rate: Learning rate.
-        epsilon: Epsilon of Adam.
-        max_norm: Maximum global norm of the gradients.
-
-    References:
-        Pascanu et al. 2013.
-    """
-    # A norm of 0 would divide 0 by 0 for a gradient of 0.
-    max_norm = jnp.where(max_norm > 0, max_norm, jnp.finfo(jnp.float32).tiny)
-    return optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(rate, eps=epsilon))
-
-
-def linear_schedule(
-    initial: jax.Array | float, final_fraction: jax.Array | float, progress: jax.Array | float
-) -> jax.Array:
-    """Interpolate linearly from initial to final_fraction * initial over progress in [0, 1]."""
-    return initial * (1 + (jnp.asarray(final_fraction) - 1) * jnp.clip(progress, 0.0, 1.0))
-
-
 def make_optimizers(
-    config: OptimizerConfig, progress: jax.Array | float
+    config: ActorCriticOptimizerConfig, progress: jax.Array | float
 ) -> dict[str, optax.GradientTransformation]:
     """Build the optimizers of an actor-critic, with learning rates at the current progress.
 
     Args:
-        config: Settings with learning rates, `adam_epsilon`, `max_grad_norm` and fixed parts.
+        config: Settings of the optimizers and their learning rates.
         progress: Completed fraction of training, from 0 to 1.
 
     Returns:
@@ -359,14 +326,8 @@ def make_optimizers(
         config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate
     )
     rates = {"actor": config.learning_rate, "critic": critic_rate}
-    rates = {
-        name: linear_schedule(rate, config.learning_rate_final_fraction, progress)
-        for name, rate in rates.items()
-    }
     return {
-        name: freeze_parts(
-            clipped_adam(rate, config.adam_epsilon, config.max_grad_norm), config, progress
-        )
+        name: make_optimizer(config, scheduled_rate(config, rate, progress), progress)
         for name, rate in rates.items()
     }
 

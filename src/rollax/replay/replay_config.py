@@ -4,6 +4,7 @@ from fractions import Fraction
 
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.errors import UsageError
+from rollax.learning.optimizers import OptimizerName, ScheduleName
 
 # Maximum number of steps in a cycle of acting and learning. The replay ratio is rounded to a
 # fraction with at most this denominator. Smaller ratios use longer cycles.
@@ -26,6 +27,10 @@ class ReplayConfig:
     """(static) Number of gradient steps per environment step."""
     normalize_observations: bool = static_field(False)
     """(static) Normalize observations by their running mean and variance."""
+    optimizer: OptimizerName = static_field("adam")
+    """(static) Optimizer of optax. adam with weight_decay is AdamW."""
+    learning_rate_schedule: ScheduleName = static_field("linear")
+    """(static) Shape of the change of the learning rates over training."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""
     frozen_fraction: float = static_field(1.0, low=0)
@@ -35,15 +40,19 @@ class ReplayConfig:
     learning_starts: float = traced_field(0.0, low=0)
     """Number of frames before learning starts (at least warmup). The policy acts after warmup."""
     learning_rate: float = traced_field(3e-4, low=0)
-    """Learning rate of Adam."""
+    """Learning rate."""
     learning_rate_final_fraction: float = traced_field(1.0, 0, 1)
-    """Final learning rate as a share of the initial one. It changes linearly over training."""
+    """Final learning rate as a fraction of the initial one. 1 is constant."""
+    learning_rate_warmup_fraction: float = traced_field(0.0, 0, 1)
+    """Fraction of training during which the learning rates rise from 0."""
     gamma: float = traced_field(0.99, 0, 1)
     """Discount factor."""
     max_grad_norm: float = traced_field(float("inf"), low=0)
     """Largest global gradient norm of each optimizer. Larger gradients are clipped."""
+    weight_decay: float = traced_field(0.0, low=0)
+    """Decay of the weights per step, in units of the learning rate."""
     adam_epsilon: float = traced_field(1e-8, low=0)
-    """Epsilon of Adam."""
+    """Epsilon of the optimizer."""
     total_updates: float = traced_field(float("inf"), low=1)
     """Number of updates after which schedules end. A run sets it from its total steps."""
 

@@ -48,7 +48,14 @@ NEW_OPTION_DEFAULTS = {
     "init_parts": [],
     "init_strict": False,
 }
-NEW_CONFIG_DEFAULTS = {"frozen": [], "frozen_fraction": 1.0}
+NEW_CONFIG_DEFAULTS = {
+    "frozen": [],
+    "frozen_fraction": 1.0,
+    "optimizer": "adam",
+    "weight_decay": 0.0,
+    "learning_rate_schedule": "linear",
+    "learning_rate_warmup_fraction": 0.0,
+}
 # Defaults of keys that run folders of earlier versions lack.
 NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}}
 MAX_VALUES = 256  # values of one setting, such as layer sizes

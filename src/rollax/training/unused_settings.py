@@ -54,6 +54,7 @@ REMEDIES = {
     "temperature_learning_rate": "Remove it or set config.learn_temperature to true",
     "target_entropy": "Remove it or set config.learn_temperature to true",
     "frozen_fraction": "Remove it or set config.frozen",
+    "adam_epsilon": "The optimizers lion and sgd have no epsilon. Remove the setting",
     "sharing": "Agents of one type share their parameters either way. Remove the setting",
     "max_steps": "The environment has a time limit. Remove the setting",
     "grid": "Remove it or set config.cvt_cells to 0",

@@ -1,0 +1,150 @@
+"""Optimizers and learning rates of all algorithms that learn by gradients.
+
+Optimizers are rebuilt in every trace, because their settings may be traced.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rollax.learning.freezing import FreezingConfig, freeze_parts
+from rollax.types import Scalar
+
+OptimizerName = Literal[
+    "adam", "adabelief", "amsgrad", "lamb", "lion", "muon", "nadam", "radam", "rmsprop", "sgd"
+]
+ScheduleName = Literal["linear", "cosine"]
+
+
+@runtime_checkable
+class ScheduleConfig(Protocol):
+    """Settings of a learning rate that changes over training."""
+
+    @property
+    def learning_rate(self) -> Scalar: ...
+    @property
+    def learning_rate_final_fraction(self) -> Scalar: ...
+    @property
+    def learning_rate_schedule(self) -> ScheduleName: ...
+    @property
+    def learning_rate_warmup_fraction(self) -> Scalar: ...
+
+
+@runtime_checkable
+class OptimizerConfig(FreezingConfig, Protocol):
+    """Settings of an optimizer, without its learning rate."""
+
+    @property
+    def optimizer(self) -> OptimizerName: ...
+    @property
+    def weight_decay(self) -> Scalar: ...
+    @property
+    def adam_epsilon(self) -> Scalar: ...
+    @property
+    def max_grad_norm(self) -> Scalar: ...
+
+
+def linear_schedule(
+    initial: jax.Array | float, final_fraction: jax.Array | float, progress: jax.Array | float
+) -> jax.Array:
+    """Interpolate linearly from initial to final_fraction * initial over progress in [0, 1]."""
+    return initial * (1 + (jnp.asarray(final_fraction) - 1) * jnp.clip(progress, 0.0, 1.0))
+
+
+def cosine_schedule(
+    initial: jax.Array | float, final_fraction: jax.Array | float, progress: jax.Array | float
+) -> jax.Array:
+    """Interpolate from initial to final_fraction * initial along half a period of a cosine.
+
+    References:
+        Loshchilov and Hutter 2017, SGDR, arXiv:1608.03983, eq. 5.
+    """
+    share = (1 - jnp.cos(jnp.pi * jnp.clip(progress, 0.0, 1.0))) / 2
+    return linear_schedule(initial, final_fraction, share)
+
+
+def scheduled_rate(
+    config: ScheduleConfig, rate: jax.Array | float, progress: jax.Array | float
+) -> jax.Array:
+    """Return a learning rate at the current progress.
+
+    During the warm-up, the scheduled rate is multiplied by the completed fraction of the warm-up.
+
+    Args:
+        config: Settings of the schedule.
+        rate: Learning rate without schedule.
+        progress: Completed fraction of training, from 0 to 1.
+    """
+    schedules = {"linear": linear_schedule, "cosine": cosine_schedule}
+    schedule = schedules[config.learning_rate_schedule]
+    rate = schedule(rate, config.learning_rate_final_fraction, progress)
+    warmup = config.learning_rate_warmup_fraction
+    return rate * jnp.where(progress < warmup, progress / jnp.maximum(warmup, 1e-12), 1.0)
+
+
+def clipped_adam(
+    rate: jax.Array | float, epsilon: jax.Array | float, max_norm: jax.Array | float
+) -> optax.GradientTransformation:
+    """Build an Adam optimizer that clips gradients by their global norm.
+
+    Args:
+        rate: Learning rate.
+        epsilon: Epsilon of Adam.
+        max_norm: Maximum global norm of the gradients.
+
+    References:
+        Pascanu et al. 2013.
+    """
+    return optax.chain(_clip_by_norm(max_norm), optax.adam(rate, eps=epsilon))
+
+
+def _clip_by_norm(max_norm: jax.Array | float) -> optax.GradientTransformation:
+    # A norm of 0 would divide 0 by 0 for a gradient of 0.
+    max_norm = jnp.where(max_norm > 0, max_norm, jnp.finfo(jnp.float32).tiny)
+    return optax.clip_by_global_norm(max_norm)
+
+
+def make_optimizer(
+    config: OptimizerConfig,
+    rate: jax.Array | float,
+    progress: jax.Array | float,
+    path: tuple[str, ...] = (),
+) -> optax.GradientTransformation:
+    """Build the optimizer that the settings select.
+
+    It clips gradients by their global norm, and does not change the frozen parts of the network.
+
+    Args:
+        config: Settings of the optimizer.
+        rate: Learning rate.
+        progress: Completed fraction of training, from 0 to 1, for parts that are frozen for a time.
+        path: Path of the trained parameters in the network.
+
+    Returns:
+        The optimizer.
+
+    References:
+        Loshchilov and Hutter 2019, arXiv:1711.05101, for weight decay: each step subtracts `rate *
+        weight_decay` times the parameters. Adam with weight decay is AdamW.
+    """
+    build = _find_optimizer(config.optimizer)
+    settings: dict[str, Any] = {"eps": config.adam_epsilon, "weight_decay": 0.0}
+    accepted = inspect.signature(build).parameters
+    optimizer = optax.chain(
+        _clip_by_norm(config.max_grad_norm),
+        build(rate, **{name: value for name, value in settings.items() if name in accepted}),
+        optax.add_decayed_weights(-rate * config.weight_decay),
+    )
+    return freeze_parts(optimizer, config, progress, path)
+
+
+def _find_optimizer(name: OptimizerName) -> Callable[..., optax.GradientTransformation]:
+    if name != "muon":
+        return getattr(optax, name)
+    from optax import contrib  # loaded only if it is used
+
+    return contrib.muon
