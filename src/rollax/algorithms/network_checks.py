@@ -44,10 +44,11 @@ def check_actor_critic_settings(config: Settings, network: Settings) -> None:
 def check_actor_critic(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:
-    """Return a network function that checks policy and value, `(carry, obs) -> (carry, output)`.
+    """Return a network function that checks each network, `(carry, obs) -> (carry, output)`.
 
-    Like all functions of this module that check outputs, it raises a UsageError with the network,
-    the output that was found, and the output that the algorithm needs. Nothing is compiled.
+    The output must have a policy and a value `[]`. Like all network functions of this module, it
+    raises a UsageError with the network, the output that was found, and the output that the
+    algorithm needs. Nothing is compiled.
 
     Args:
         algorithm: Name of the algorithm in error messages.

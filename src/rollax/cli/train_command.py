@@ -293,8 +293,7 @@ class ResumeOptions:
     env_timeout: float | None = None
     """Time limit in seconds for one reset or step of a host simulator. Unchanged by default."""
     env_restarts: int | None = None
-    """Number of consecutive failures after which a host simulator is still made again. Unchanged
-    by default."""
+    """Maximum number of consecutive restarts of a failing host simulator. Unchanged by default."""
     json: bool = False
     """End with one JSON object. Everything else goes to standard error."""
 

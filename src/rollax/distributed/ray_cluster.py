@@ -11,7 +11,10 @@ RAY_ADDRESS_VARIABLE = "RAY_ADDRESS"
 
 
 def connect_to_ray(remedy: str) -> None:
-    """Connect to the cluster at RAY_ADDRESS, or start a local cluster if it is not set.
+    """Connect to a Ray cluster.
+
+    The cluster is the one at RAY_ADDRESS. If the variable is not set, it is a cluster that
+    `ray start` has started on this machine, or otherwise a new local cluster.
 
     Args:
         remedy: Sentence at the end of the error message.

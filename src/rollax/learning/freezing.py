@@ -36,10 +36,11 @@ def freeze_parts(
         optimizer: Optimizer.
         config: Settings with the fixed parts and the end of freezing.
         progress: Completed fraction of training, from 0 to 1.
-        prefix: Path of the parameters of this optimizer in the network.
+        prefix: Path in the network of the part that this optimizer trains. Empty for the whole
+            network.
 
     Returns:
-        The optimizer, or `optimizer` itself if `config.frozen` is empty.
+        The new optimizer, or `optimizer` itself if `config.frozen` is empty.
     """
     if not config.frozen:
         return optimizer
@@ -67,7 +68,7 @@ def check_frozen_parts(frozen: Iterable[str], network: Parameters) -> None:
     """Check that every name is a part of the network, and that some parameters are trained.
 
     A name consists of consecutive components of the path of a parameter, such as "encoder" or
-    "critic.head".
+    "critic.head". An index is a component, as in "layers.0".
 
     Args:
         frozen: Names of the fixed parts.

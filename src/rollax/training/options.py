@@ -101,8 +101,8 @@ class RunOptions:
     env_timeout: float = 60.0
     """Seconds to wait for one reset or step of a simulator, which has failed after that."""
     env_restarts: int = 0
-    """Number of consecutive failures after which a host simulator is still made again. Its episode
-    is truncated. With 0, the first failure stops the run."""
+    """Maximum number of consecutive restarts of a host simulator that fails. The episode is
+    truncated. With 0, the first failure stops the run."""
     devices: int | Literal["auto"] = 1
     """Number of devices for the members of a population or the environments of a single run; "auto"
     uses all."""

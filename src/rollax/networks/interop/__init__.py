@@ -28,7 +28,7 @@ algorithm:
 
 With `initial_carry` the network is recurrent: `(carry, observation) -> (carry, outputs)`. rollax
 resets the carry at the start of an episode, so the network must not reset it. A separate critic has
-no memory. Adapted networks apply the "action_mask" of the observation, except for a `Ball`.
+no memory. Adapted policies apply the "action_mask" of the observation, except for a `Ball`.
 
 Each adapter returns a function from a random key to a network, as algorithms expect. The leaves of
 the network are the trained arrays. To use other distributions with `ppo` or `impala`, implement the

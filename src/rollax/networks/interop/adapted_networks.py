@@ -412,7 +412,7 @@ def _make_critic(
 
 
 class _NetworkKind(NamedTuple):
-    """Network of an algorithm: its builder, the options that apply to it, and its critic."""
+    """Builder of the networks of an algorithm, the options that apply, and the use of a critic."""
 
     make: Callable[..., NetworkFn]
     options: tuple[str, ...]

@@ -51,9 +51,10 @@ def from_function(
         critic: Functions `(init, apply)` of a separate critic, or None.
         num_critics: Number of critics of "sac" and "td3".
         initial_carry: Memory at the start of an episode, or None for a network without memory.
-        initial_std: Initial standard deviation of continuous actions of "ppo" and "impala".
-        squash: Map continuous actions of "ppo" and "impala" to their bounds by tanh instead of
-            clipping.
+        initial_std: Initial standard deviation of continuous actions. Only for "ppo", "ppo_rnd" and
+            "impala".
+        squash: Whether tanh maps continuous actions to their bounds, instead of clipping. Only for
+            "ppo", "ppo_rnd" and "impala".
 
     Returns:
         A function from a random key to a network. It raises UsageError if parameters are not float
@@ -90,14 +91,14 @@ def from_linen(
         critic: Module of a separate critic, or None.
         num_critics: Number of critics of "sac" and "td3".
         initial_carry: Memory at the start of an episode, or None for a network without memory.
-        initial_std: Initial standard deviation of continuous actions of "ppo" and "impala".
-        squash: Map continuous actions of "ppo" and "impala" to their bounds by tanh instead of
-            clipping.
+        initial_std: Initial standard deviation of continuous actions. Only for "ppo", "ppo_rnd" and
+            "impala".
+        squash: Whether tanh maps continuous actions to their bounds, instead of clipping. Only for
+            "ppo", "ppo_rnd" and "impala".
 
     Returns:
         A function from a random key to a network. It raises UsageError if the module has variables
-        other than "params", such as running statistics, or if outputs do
-        not fit the environment.
+        other than "params", such as running statistics, or if outputs do not fit the environment.
 
     Raises:
         UsageError: If flax is not installed, if the action space is not supported, or if an option
@@ -126,22 +127,22 @@ def from_nnx(
     Only `nnx.Param` is trained. Random number streams keep their initial state.
 
     Args:
-        make: Function `make(rngs)` that returns a module with random weights. Alternatively a
-            module, such as a pretrained module. All seeds then start from the weights of this
-            module.
+        make: Function `make(rngs)` that returns a module with random weights, or a module, for
+            example a pretrained one. With a module, all seeds start from its weights.
         environment: Environment with the observation and action spaces.
         algorithm: Algorithm that trains the network, which determines the outputs: "ppo",
             "ppo_rnd", "impala", "dqn", "pqn", "sac" or "td3".
         critic: Function `make(rngs)` of a separate critic, or None.
         num_critics: Number of critics of "sac" and "td3".
         initial_carry: Memory at the start of an episode, or None for a network without memory.
-        initial_std: Initial standard deviation of continuous actions of "ppo" and "impala".
-        squash: Map continuous actions of "ppo" and "impala" to their bounds by tanh instead of
-            clipping.
+        initial_std: Initial standard deviation of continuous actions. Only for "ppo", "ppo_rnd" and
+            "impala".
+        squash: Whether tanh maps continuous actions to their bounds, instead of clipping. Only for
+            "ppo", "ppo_rnd" and "impala".
 
     Returns:
-        A function from a random key to a network. It raises UsageError if outputs do
-        not fit the environment.
+        A function from a random key to a network. It raises UsageError if outputs do not fit the
+        environment.
 
     Raises:
         UsageError: If flax is not installed, if the module has batch statistics, if the action
@@ -178,13 +179,14 @@ def from_equinox(
         critic: Function `make(key)` of a separate critic, or None.
         num_critics: Number of critics of "sac" and "td3".
         initial_carry: Memory at the start of an episode, or None for a network without memory.
-        initial_std: Initial standard deviation of continuous actions of "ppo" and "impala".
-        squash: Map continuous actions of "ppo" and "impala" to their bounds by tanh instead of
-            clipping.
+        initial_std: Initial standard deviation of continuous actions. Only for "ppo", "ppo_rnd" and
+            "impala".
+        squash: Whether tanh maps continuous actions to their bounds, instead of clipping. Only for
+            "ppo", "ppo_rnd" and "impala".
 
     Returns:
-        A function from a random key to a network. It raises UsageError if outputs do
-        not fit the environment.
+        A function from a random key to a network. It raises UsageError if outputs do not fit the
+        environment.
 
     Raises:
         UsageError: If the action space is not supported, or if an option does not apply to

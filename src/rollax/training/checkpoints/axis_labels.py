@@ -75,7 +75,7 @@ def _label_tree(tree: PyTree, prefix: str) -> Iterator[tuple[str, tuple[AxisLabe
 
 def _label_module(module: PyTree) -> LabeledArrays:
     """Return the labels of the arrays of one module, keyed by their path in the module."""
-    if not jax.tree.leaves(module):  # a part of a network that another optimizer trains
+    if not jax.tree.leaves(module):  # in the state of an optimizer that does not train the module
         return {}
     match module:
         case layers.Encoder():
@@ -114,7 +114,7 @@ def _label_module(module: PyTree) -> LabeledArrays:
 
 
 def _label_encoder(encoder: layers.Encoder) -> LabeledArrays:
-    """Label the first dense layer of an encoder, and the channels of its convolutions."""
+    """Label the inputs of the first dense layer of an encoder, and of its first convolutions."""
     found = _label_dense(encoder.dense, _label_features(encoder))
     for name, network in encoder.convolutions.items():
         first = network.layers[0]
@@ -191,8 +191,8 @@ def _label_normal(space: Box | Ball, name: str, has_log_std: bool) -> tuple[Labe
 
     Args:
         space: Space of the actions.
-        name: Name of the mean.
-        has_log_std: Whether the outputs are the mean and the log standard deviation, or the mean.
+        name: First component of the labels of the mean.
+        has_log_std: Whether the layer also computes the log standard deviation.
     """
     log_std = _label_numbers("log_std", std_shape(space)) if has_log_std else ()
     return (*_label_numbers(name, space.shape), *log_std)

@@ -133,7 +133,7 @@ def _restore_state(
 
 
 def _write_state(spec: Spec, forked: _ForkedState, checkpoint_spec: Spec) -> None:
-    """Write the first checkpoint of a new run, with the settings of `checkpoint_spec`."""
+    """Write the first checkpoint of a new run. It records the settings of `checkpoint_spec`."""
     folder = spec.options.run_dir
     assert folder is not None, "a fork has a folder"
     # The file contains the step at which the run continues, so that no line counts as missing.

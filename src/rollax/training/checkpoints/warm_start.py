@@ -72,8 +72,10 @@ class ArrayMatch(NamedTuple):
 
     Attributes:
         name: Part and path of the array, such as "networks.critic.head.layer.bias".
-        source_shape: Shape in the source without members, or None if the source lacks the array.
-        target_shape: Shape in the new run without members, or None if the new run lacks the array.
+        source_shape: Shape in the source without the axis of members, or None if the source does
+            not have the array.
+        target_shape: Shape in the new run without the axis of members, or None if the new run does
+            not have the array.
         array: Array of the source, or None if nothing is copied.
         axes: Aligned axes of an array that is copied entry by entry, otherwise `()`.
     """
@@ -131,8 +133,8 @@ def plan_warm_start(
     Args:
         source: Parts of the source.
         target: Parts of the abstract state of one member of the new run.
-        chosen: Names of the parts to copy. Empty copies `DEFAULT_PARTS`, or the archive of an
-            algorithm without networks.
+        chosen: Names of the parts to copy. If it is empty, the `DEFAULT_PARTS` are copied, or the
+            archive of an algorithm without networks.
         num_members: Number of members of the new run.
         strict: Whether to raise an error if an array cannot be copied unchanged.
 
@@ -141,7 +143,8 @@ def plan_warm_start(
 
     Raises:
         UsageError: If the numbers of members differ and the source has more than one, if one of the
-            runs lacks a chosen part, if no weights can be copied, or if `strict` is violated.
+            runs does not have a chosen part, if no weights can be copied, or if `strict` is true
+            and an array cannot be copied unchanged.
     """
     if source.num_members not in (1, num_members):
         raise UsageError(
@@ -231,7 +234,7 @@ def _named_leaves(tree: PyTree) -> dict[str, Any]:
 
 
 def _label_entries(shapes: dict[str, tuple[int, ...]]) -> LabeledArrays:
-    """Label the entries of statistics of observations by their position."""
+    """Label the entries of statistics by their position along each axis."""
     return {
         path: tuple(
             AxisLabels(axis, tuple((i,) for i in range(shape[axis])), False)
@@ -247,7 +250,10 @@ def _align_arrays(
     new_shape: tuple[int, ...],
     new_labels: tuple[AxisLabels, ...],
 ) -> tuple[AlignedAxis, ...] | None:
-    """Return the aligned axes of two arrays, `()` for equal arrays, or None if they do not fit."""
+    """Return the aligned axes of two arrays.
+
+    Return `()` if the array is copied as a whole, or None if the arrays do not fit.
+    """
     if old_labels == new_labels:
         return () if old_shape == new_shape else None
     labeled = [labels.axis for labels in new_labels]
@@ -318,7 +324,7 @@ def _copy_array(match: ArrayMatch, initial: jax.Array) -> jax.Array:
 
 
 def describe_warm_start(warm_start: WarmStart) -> Iterator[str]:
-    """Yield lines of text that say which arrays are copied, adapted and left as initialized."""
+    """Yield the lines of a summary of the copied, adapted, initialized and unused arrays."""
     source = warm_start.source
     yield (
         f"Warm start from {source.run} at step {source.step:,} "
@@ -338,7 +344,7 @@ def write_warm_start(folder: Path, warm_start: WarmStart) -> None:
 
 
 def summarize_warm_start(folder: Path) -> str:
-    """Return one line about the warm start of a run, or "" if it has none that can be read."""
+    """Return one line about the warm start of a run, or "" if its record is missing or invalid."""
     try:
         record = json.loads(read_regular_file(folder / WARM_START_FILE, MAX_SMALL_FILE_BYTES))
         counts = [len(record[outcome]) for outcome in ("copied", "adapted", "initialized")]

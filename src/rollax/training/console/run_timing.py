@@ -2,7 +2,7 @@
 
 import collections
 
-WINDOW_SECONDS = 60.0  # the remaining time is estimated from the segments of this long
+WINDOW_SECONDS = 60.0  # length of the recent past from which the remaining time is estimated
 MIN_MEASURED_SECONDS = 1.0  # shortest measurement for an estimate
 
 

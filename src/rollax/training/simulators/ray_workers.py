@@ -30,7 +30,7 @@ START_SECONDS = 120.0  # time for Ray to place a worker and to start its process
 class RaySimulators(WorkerSimulators):
     """Simulators in actors that Ray spreads over the nodes of a cluster (see `WorkerSimulators`).
 
-    If a node dies, its workers are started again on other nodes.
+    If a node dies and restarts are enabled, its workers are started again on other nodes.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class RaySimulators(WorkerSimulators):
             layout: Observation format and requested info values.
             workers: Maximum number of workers.
             timeout: Time limit in seconds for each reset or step of a simulator.
-            max_restarts: Number of consecutive failures after which a simulator or a worker may
-                still restart.
+            max_restarts: Maximum number of consecutive restarts of a simulator or a worker. 0
+                disables restarts.
 
         Raises:
             UsageError: If the cluster cannot be reached, or creating a simulator raises UsageError.

@@ -40,7 +40,7 @@ def check_workers(environment: Environment, workers: int | str, max_restarts: in
     Args:
         environment: Environment of the run.
         workers: Number of worker processes, or "ray:N".
-        max_restarts: Number of consecutive failures after which a simulator may still restart.
+        max_restarts: Maximum number of consecutive restarts of a simulator. 0 disables restarts.
 
     Raises:
         UsageError: If an option is not 0 and the environment does not use it, or if Ray is not

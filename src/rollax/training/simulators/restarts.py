@@ -10,7 +10,7 @@ from rollax.training.console.signals import StopRequested, is_stop_requested
 # Delay before the first restart. It doubles with each consecutive failure.
 FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS = 0.5, 30.0
 RELIABLE_STEPS = 10_000  # steps without a failure after which earlier failures do not count
-CONSTRUCTION_SECONDS = 60.0  # shortest time limit for making a simulator
+CONSTRUCTION_SECONDS = 60.0  # lower bound of the time limit for making a simulator
 _WAIT_SECONDS = 0.1  # between checks for a stop request during a delay
 
 
@@ -31,11 +31,12 @@ class SimulatorError(RuntimeError):
 class RestartLimit:
     """Limit on consecutive failures of simulators, or of worker processes.
 
-    A completed episode, or `RELIABLE_STEPS` steps, end a series of consecutive failures.
+    A completed episode ends a series of consecutive failures, and so do `RELIABLE_STEPS` steps. For
+    a worker, the episodes and steps of any of its simulators count.
 
     Args:
         number: Number E of simulators or workers.
-        max_restarts: Number of consecutive failures after which each may still restart.
+        max_restarts: Maximum number of consecutive restarts of each of them. 0 disables restarts.
     """
 
     def __init__(self, number: int, max_restarts: int) -> None:
@@ -48,8 +49,8 @@ class RestartLimit:
         """Record steps without a failure.
 
         Args:
-            moved: Mask of those that made a step, bool [E].
-            completed: Mask of those that completed an episode, bool [E].
+            moved: Mask of the simulators or workers that made a step, bool [E].
+            completed: Mask of the simulators or workers that completed an episode, bool [E].
         """
         self._num_steps += moved
         self._num_failures[completed | (self._num_steps >= RELIABLE_STEPS)] = 0

@@ -67,7 +67,7 @@ def make_simulators(
         workers: Number of worker processes, or "ray:N" (see `options.parse_workers`).
         timeout: Time limit in seconds for each reset or step.
         names: Names of the info values that each step returns.
-        max_restarts: Number of consecutive failures after which a simulator may still restart.
+        max_restarts: Maximum number of consecutive restarts of a simulator. 0 disables restarts.
 
     Returns:
         The simulators.
@@ -288,7 +288,7 @@ class SimulatorRunner:
         return self._structure.unflatten(leaves), jax.tree.map(lambda values: values[:done], rows)
 
     def _make_report_fn(self) -> Callable[[int, float], None]:
-        """Return a function that calls `report_fn` with `(updates, share of the next one)`."""
+        """Return a function `(updates, share of the next one)` that calls `report_fn` when due."""
         started = last = time.monotonic()
 
         def report(num_updates: int, share: float) -> None:

@@ -1,4 +1,4 @@
-"""Vectorized simulators in this process. They restart automatically when an episode ends."""
+"""Vectorized simulators in this process. A new episode starts automatically when one ends."""
 
 import contextlib
 import math
@@ -111,7 +111,7 @@ class SimulatorSpec(NamedTuple):
 def enforce_timeout(
     seconds: float | None, name: Callable[[], str]
 ) -> Iterator[Callable[[float], Any]]:
-    """Return a context manager that raises SimulatorError if its body exceeds a time limit.
+    """Raise SimulatorError if the body of the context exceeds a time limit.
 
     The limit uses the interval timer of the process. It works only in the main thread on POSIX
     systems, and cannot interrupt compiled code. If another timer is active, no limit applies.
@@ -121,7 +121,7 @@ def enforce_timeout(
         name: Function that returns the name of the current simulator.
 
     Yields:
-        A function that restarts the timer. Its argument is the shortest time limit in seconds.
+        A function that restarts the timer. Its argument is a lower bound of the limit in seconds.
 
     Raises:
         SimulatorError: If the time limit expires.
@@ -267,9 +267,10 @@ class InProcessSimulators:
             layout: Observation format and requested info values.
             first: Index of the first simulator in error messages.
             timeout: Time limit in seconds for each reset or step, or None to disable it.
-            go_on: Function that is called before each call of a simulator, with the shortest time
-                limit of the call in seconds.
-            max_restarts: Number of consecutive failures after which a simulator may still restart.
+            go_on: Function that is called before each call of a simulator, with a lower bound of
+                the time limit of the call in seconds.
+            max_restarts: Maximum number of consecutive restarts of a simulator. 0 disables
+                restarts.
 
         Raises:
             SimulatorError: If a simulator cannot be made.
@@ -288,7 +289,7 @@ class InProcessSimulators:
         self._restarts = RestartLimit(number, max_restarts)
         for index in range(number):
             self._simulators.append(self._try(index, CONSTRUCTION, make))
-        self._last_rows = self._make_rows()  # last observations, only if simulators may restart
+        self._last_rows = self._make_rows()  # last observations, kept only if max_restarts > 0
 
     def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
         """Start episodes (see `Simulators.reset`)."""

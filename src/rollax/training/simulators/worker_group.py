@@ -1,4 +1,4 @@
-"""Simulators that are distributed over workers, such as processes. Workers that die restart."""
+"""Simulators that are distributed over workers, such as processes. Dead workers are replaced."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ class WorkerTask(NamedTuple):
         number: Number of simulators.
         layout: Observation format and requested info values.
         first: Index of the first simulator in error messages.
-        max_restarts: Number of consecutive failures after which a simulator may still restart.
+        max_restarts: Maximum number of consecutive restarts of a simulator. 0 disables restarts.
     """
 
     make: Callable[..., Simulator]
@@ -122,7 +122,7 @@ class WorkerSimulators:
             number: Number of simulators.
             layout: Observation format and requested info values.
             workers: Maximum number of workers.
-            max_restarts: Number of consecutive failures after which a worker may still restart.
+            max_restarts: Maximum number of consecutive restarts of a worker. 0 disables restarts.
 
         Raises:
             UsageError: If a worker cannot be started, or creating a simulator raises UsageError.
@@ -136,7 +136,7 @@ class WorkerSimulators:
         self._last_obs = jax.tree.map(
             lambda leaf: np.zeros((number, *leaf.shape), leaf.dtype), layout.obs
         )
-        # Simulators whose episode was lost between two steps.
+        # Simulators whose worker died. Their episode is truncated at their next step.
         self._lost = np.zeros(number, bool)
         self._workers: list[SimulatorWorker] = []
         # Close the workers at exit as well, because multiprocessing waits for them then.

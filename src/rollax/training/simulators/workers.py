@@ -48,8 +48,8 @@ class MultiprocessSimulators(WorkerSimulators):
             layout: Observation format and requested info values.
             workers: Maximum number of worker processes.
             timeout: Time limit in seconds for each reset or step of a simulator.
-            max_restarts: Number of consecutive failures after which a simulator or a worker may
-                still restart.
+            max_restarts: Maximum number of consecutive restarts of a simulator or a worker. 0
+                disables restarts.
 
         Raises:
             UsageError: If `make` cannot be pickled, or creating a simulator raises UsageError.
@@ -77,7 +77,8 @@ class ProcessWorker:
     def __init__(self, task: WorkerTask, timeout: float) -> None:
         context = multiprocessing.get_context("spawn")
         self._timeout = timeout
-        # Number of simulator calls that have started, and the shortest time limit of the last.
+        # Number of simulator calls that have started, and a lower bound of the time limit of the
+        # last one.
         self._calls = context.RawArray(ctypes.c_double, [0.0, CONSTRUCTION_SECONDS])
         self._connection, theirs = context.Pipe()
         self.process = context.Process(
@@ -156,8 +157,8 @@ def run_worker(connection: Connection, calls: MutableSequence[float], task: Work
 
     Args:
         connection: Worker's end of the pipe to the main process.
-        calls: Shared array of two numbers: the number of simulator calls that have started, and
-            the shortest time limit of the last one in seconds.
+        calls: Shared array of two numbers: the number of simulator calls that have started, and a
+            lower bound of the time limit of the last one, in seconds.
         task: Simulators of the worker.
     """
     # Terminals and schedulers signal all processes, but the main process stops its workers itself.
