@@ -117,8 +117,10 @@ def test_examples_of_warm_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(programs) == 2
 
 
-@pytest.mark.parametrize(("page", "number"), [("continue", 2), ("curriculum", 3)])
-def test_examples_of_phases(
+@pytest.mark.parametrize(
+    ("page", "number"), [("continue", 2), ("curriculum", 3), ("optimizers", 1)]
+)
+def test_examples_of_settings_and_phases(
     page: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They run in order, as one program."""

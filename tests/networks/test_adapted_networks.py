@@ -280,3 +280,34 @@ def test_an_output_of_the_wrong_kind_is_described_by_its_shape() -> None:
     network = rollax.from_equinox(lambda key: EquinoxLayer(4, 2, 1, key), env)
     with pytest.raises(UsageError, match=r"\(policy, value\), got an array of shape \(2,\)"):
         rollax.train("ppo", env, network=network, quiet=True)
+
+
+def test_a_recurrent_network_may_start_from_an_array() -> None:
+    env = rollax.make("gymnax/CartPole-v1")
+
+    def apply(weight: jax.Array, carry: jax.Array, obs: jax.Array) -> Any:
+        carry = 0.5 * carry + jnp.sum(obs)
+        return carry, (weight * carry[:2], carry[0])
+
+    network = rollax.from_function(
+        lambda key: jnp.ones(2), apply, env, initial_carry=np.zeros(8, np.float32)
+    )
+    assert network(jax.random.key(0)).initial_carry().shape == (8,)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ({"initial_std": 0.0}, "initial_std must be greater than 0"),
+        ({"algorithm": "sac", "critic": NnxLayer(3, 1, 1, nnx.Rngs(0))}, "a function make"),
+    ],
+)
+def test_options_without_the_expected_effect_are_refused(words: Any, part: str) -> None:
+    env = rollax.make("gymnax/Pendulum-v1")
+    with pytest.raises(UsageError, match=part):
+        from_nnx(lambda rngs: NnxLayer(3, 2, 2, rngs), env, **words)
+
+
+def test_squash_applies_to_the_boxes_of_a_dictionary() -> None:
+    env = rollax.make("control/platforms")
+    assert from_function(lambda key: jnp.ones(1), lambda *x: x, env, squash=True) is not None

@@ -9,6 +9,7 @@ import sys
 from rollax.errors import UsageError, describe_error
 
 IMPORT_OPTION = "--import"  # command-line option that names a module
+_added_folders: set[str] = set()  # folders that this module has added to the path
 
 
 def import_user_module(name: str, source: str | None = None) -> None:
@@ -24,18 +25,23 @@ def import_user_module(name: str, source: str | None = None) -> None:
     Raises:
         UsageError: If the module does not exist, its name is ambiguous, or importing it fails.
     """
+    is_from_id = source is not None
     source = f"{IMPORT_OPTION} {name}" if source is None else source
     if not all(part.isidentifier() for part in name.split(".")):
         meant = os.path.basename(name).removesuffix(".py")
         remedy = f" Use {meant}, from its folder." if meant.isidentifier() else ""
         raise UsageError(
-            f"{IMPORT_OPTION} must be the dotted name of a module, got {name!r}.{remedy}"
+            f"{source}: {name!r} must be the dotted name of a module.{remedy}"
+            if is_from_id
+            else f"{IMPORT_OPTION} must be the dotted name of a module, got {name!r}.{remedy}"
         )
     here = os.getcwd()
-    if name not in sys.modules and here not in sys.path:
+    if name not in sys.modules and (here not in sys.path or here in _added_folders):
         _check_unique_module(name.partition(".")[0], here, source)
-        # At the end, so that files in this folder never shadow installed modules.
-        sys.path.append(here)
+        if here not in sys.path:
+            # At the end, so that files in this folder never shadow installed modules.
+            sys.path.append(here)
+            _added_folders.add(here)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             importlib.import_module(name)

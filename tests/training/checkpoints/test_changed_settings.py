@@ -1,5 +1,6 @@
 """Runs that are resumed with other settings: what changes, what continues, and what is refused."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 import rollax
+from rollax.algorithms.ppo import PPOConfig
 from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.training.run_folder.layout import read_spec
@@ -52,6 +54,16 @@ class Killed(Exception):
     """End of a process at a message."""
 
 
+def test_an_interrupted_fork_is_not_resumed(finished: Path, tmp_path: Path) -> None:
+    """It has no checkpoint, so that a resume would start from the beginning."""
+    folder = tmp_path / "fork"
+    rollax.resume(finished, total_steps=5 * FRAMES, fork=folder, show=Script())
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "metrics.jsonl").unlink()
+    with pytest.raises(UsageError, match="Fork the run again into another folder"):
+        rollax.resume(folder, show=Script())
+
+
 def killed_at(activity: str) -> Script:
     def react(kind: str, text: str) -> None:
         if kind == activity:
@@ -92,6 +104,7 @@ def test_a_killed_phase_is_continued(finished: Path, tmp_path: Path) -> None:
         ({"config": {"gamma": 0.9}, "total_steps": None}, "is finished at 128 steps"),
         ({"eval_sede": 3}, "unknown option to change at a resume 'eval_sede'.*eval_seed"),
         ({"config": {"learning_rate": 1}, "learning_rate": 1.0}, "learning_rate is given twice"),
+        ({"config": PPOConfig(), "learning_rate": 1.0}, "learning_rate is given twice"),
         ({"fork": Path("a\0b")}, "must not contain zero bytes"),
     ],
 )

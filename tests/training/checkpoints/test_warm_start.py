@@ -23,6 +23,7 @@ from rollax.networks.critics import (
 )
 from rollax.networks.q_networks import QNetworkConfig, q_network
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space, make_zeros
+from rollax.training.checkpoints.axis_labels import label_axes
 from rollax.training.checkpoints.warm_start import (
     SourceParts,
     apply_warm_start,
@@ -337,3 +338,22 @@ def test_a_missing_checkpoint_and_a_link(undisturbed: Path, tmp_path: Path) -> N
         train(tmp_path / "x", init_from=undisturbed, checkpoint="latest")
     (tmp_path / "warm_start.json").symlink_to(undisturbed / "config.yaml")
     assert summarize_warm_start(tmp_path) == ""
+
+
+def test_a_damaged_record_has_no_summary(tmp_path: Path) -> None:
+    counts = '"copied": [], "adapted": [], "initialized": []'
+    record = f'{{"run": "r", "algorithm": "a", "environment": "e", "step": Infinity, {counts}}}'
+    (tmp_path / "warm_start.json").write_text(record)
+    assert summarize_warm_start(tmp_path) == ""
+
+
+def test_inputs_of_pixels_and_floats_have_different_labels() -> None:
+    """Encoders divide pixels by 255, so their weights have another scale."""
+    labels = [
+        label_axes(actor_critic(with_spaces(space, Discrete(2)), HIDDEN, jax.random.key(0)))
+        for space in (Box(0, 255, (3,), "uint8"), Box(0, 1, (3,)))
+    ]
+    changed = [path for path in labels[0] if labels[0][path] != labels[1][path]]
+    assert changed
+    for path in changed:
+        assert not {*labels[0][path][0].labels} & {*labels[1][path][0].labels}

@@ -249,18 +249,25 @@ def make_network_fn(
     changed = [
         name
         for name, value in options._asdict().items()
-        if value is not None and value != getattr(defaults, name)
+        if value is not None and not _is_equal_number(value, getattr(defaults, name))
     ]
     unused = [name for name in changed if name not in kind.options]
     if critic is not None and kind.critic == "none":
         unused.append("critic")
     if unused:
         raise UsageError(f"{unused[0]} does not apply to networks for {algorithm}. Remove it.")
+    if options.initial_std <= 0:
+        raise UsageError(f"initial_std must be greater than 0, got {options.initial_std}.")
     if critic is None and kind.critic == "required":
         raise UsageError(
             f"{algorithm} needs a critic, a network of an observation and an action. Pass critic=."
         )
     return kind.make(actor, critic, environment, options)
+
+
+def _is_equal_number(value: object, default: object) -> bool:
+    """Return whether a value is the default. Arrays, such as an initial carry, never are."""
+    return isinstance(value, bool | int | float) and value == default
 
 
 def _make_actor_critic(
@@ -473,15 +480,19 @@ def _abstract_output(
         result = jax.eval_shape(
             functions.apply, parameters, carry, make_zeros(environment.observation_space)
         )
-    new_carry, output = output_checks.check_pair(name, result, "(carry, (policy, value))")
+    new_carry, output = output_checks.check_pair(name, result, "(carry, outputs)")
     output_checks.check_carry(name, carry, new_carry)
     return output
 
 
 def _check_action_space(space: Space, squash: bool) -> None:
+    """Raise UsageError for an unsupported space, or if `squash` does not apply to any part."""
     if isinstance(space, Dict | Tuple):
-        for part in list_parts(space).values():
-            _check_action_space(part, squash)
+        parts = list_parts(space).values()
+        has_boxes = any(isinstance(part, Dict | Tuple | Box) for part in parts)
+        for part in parts:
+            is_squashed = isinstance(part, Dict | Tuple | Box) or not has_boxes
+            _check_action_space(part, squash and is_squashed)
         return
     if not (
         isinstance(space, Ball | Discrete | MultiDiscrete)

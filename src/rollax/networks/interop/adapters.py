@@ -132,7 +132,8 @@ def from_nnx(
         environment: Environment with the observation and action spaces.
         algorithm: Algorithm that trains the network, which determines the outputs: "ppo",
             "ppo_rnd", "impala", "dqn", "pqn", "sac" or "td3".
-        critic: Function `make(rngs)` of a separate critic, or None.
+        critic: Function `make(rngs)` of a separate critic, or None. For algorithms with one critic
+            also a module.
         num_critics: Number of critics of "sac" and "td3".
         initial_carry: Memory at the start of an episode, or None for a network without memory.
         initial_std: Initial standard deviation of continuous actions. Only for "ppo", "ppo_rnd" and
@@ -149,6 +150,11 @@ def from_nnx(
             space is not supported, or if an option does not apply to the algorithm.
     """
     nnx = _import_flax("flax.nnx", "nnx")
+    if isinstance(critic, nnx.Module) and algorithm in ("sac", "td3") and num_critics > 1:
+        raise UsageError(
+            f"critic must be a function make(rngs), so that the {num_critics} critics of "
+            f"{algorithm} have different weights, got a module."
+        )
     actor = _nnx_fns(nnx, make)
     separate = None if critic is None else _nnx_fns(nnx, critic)
     options = AdapterOptions(num_critics, initial_carry, initial_std, squash)

@@ -109,7 +109,7 @@ def check_shape(
         got = _describe_output(output) if shape is None else shape
         raise UsageError(
             f"{name} does not fit: the {what}{reason} must have shape {expected}, got {got}. "
-            "Change the size of its last layer."
+            + ("Change what it returns." if shape is None else "Change the size of its last layer.")
         )
 
 

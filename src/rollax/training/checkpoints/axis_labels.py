@@ -119,7 +119,8 @@ def _label_encoder(encoder: layers.Encoder) -> LabeledArrays:
     for name, network in encoder.convolutions.items():
         first = network.layers[0]
         channels = first.weight.shape[-1] // first.kernel**2
-        patch = _label_numbers("patch", (first.kernel, first.kernel, channels))
+        kind = _kind_of(layers.encoded_parts(encoder.space)[name])
+        patch = _label_numbers(f"patch of {kind}", (first.kernel, first.kernel, channels))
         path = f".convolutions[{name!r}].layers[0].weight"
         found[path] = (AxisLabels(-1, patch, True),)
     return found
@@ -171,7 +172,13 @@ def _label_part(
         yield from ((*prefix, d, i) for d, size in enumerate(part.sizes) for i in range(size))
     else:
         for index in np.ndindex(*feature_shape(encoder, name, part)):
-            yield (*prefix, type(part).__name__, *index)
+            yield (*prefix, _kind_of(part), *index)
+
+
+def _kind_of(space: Space) -> str:
+    """Return a name of the scale of values: encoders divide uint8 values by 255."""
+    is_pixels = isinstance(space, Box) and space.dtype == "uint8"
+    return "pixels" if is_pixels else type(space).__name__
 
 
 def _label_choices(space: Discrete | MultiDiscrete) -> tuple[Label, ...]:

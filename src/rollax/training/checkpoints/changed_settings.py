@@ -50,7 +50,8 @@ def with_changed_config(
     """
     if config is None and learning_rate is None:
         return spec
-    if learning_rate is not None and isinstance(config, Mapping) and "learning_rate" in config:
+    has_rate = config is not None and (not isinstance(config, Mapping) or "learning_rate" in config)
+    if learning_rate is not None and has_rate:
         raise UsageError("learning_rate is given twice. Remove it from config, or as an argument.")
     entry = get_algorithm_entry(spec.algorithm)
     values = vars(spec.config) | _constant_rate_values(spec, learning_rate)

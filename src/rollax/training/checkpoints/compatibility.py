@@ -204,6 +204,7 @@ def check_resume(
     with open_checkpoints(folder, spec) as checkpoints:
         if not checkpoints.steps():
             _check_no_lost_checkpoint(folder)
+            _check_no_incomplete_fork(folder, spec)
             _check_no_warm_start(folder, spec)
             return []
         intact = checkpoints.newest_intact_summary()
@@ -322,6 +323,16 @@ def _flatten_settings(document: Record, prefix: str = "") -> Record:
             _flatten_settings(value, f"{prefix}{name}.") if is_branch else {prefix + name: value}
         )
     return flat
+
+
+def _check_no_incomplete_fork(folder: Path, spec: Spec) -> None:
+    """Raise UsageError for a fork whose first checkpoint was not written."""
+    runs = [phase.run for phase in spec.phases if phase.run is not None]
+    if runs:
+        raise UsageError(
+            f"{folder} continues {runs[-1]}, but its first checkpoint is missing, because the fork "
+            "was interrupted. Fork the run again into another folder."
+        )
 
 
 def _check_no_lost_checkpoint(folder: Path) -> None:

@@ -353,5 +353,5 @@ def summarize_warm_start(folder: Path) -> str:
             f"{record['environment']}): {counts[0]} arrays copied, {counts[1]} adapted, "
             f"{counts[2]} initialized"
         )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return ""

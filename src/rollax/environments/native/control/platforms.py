@@ -56,9 +56,9 @@ class Platforms(eqx.Module):
 
     Args:
         num_platforms: (static) Number of jumps of a complete episode.
-        precision: Weight of the squared distance to the middle of the platform, at least 0.
-        tolerance: Largest distance to the middle of the platform, from 0.2 to 1. With a precision
-            of at least 8, the action with the largest reward stays within 0.2.
+        precision: Weight of the squared distance to the middle of the platform, at least 8, so that
+            the action with the largest reward lands within 0.2 of the middle.
+        tolerance: Largest distance to the middle of the platform, from 0.2 to 1.
 
     Raises:
         UsageError: If a number is out of range.
@@ -84,7 +84,7 @@ class Platforms(eqx.Module):
         if num_platforms < 1:
             raise UsageError(f"{self.name}: num_platforms ({num_platforms}) must be at least 1.")
         for argument, value, low, high in (
-            ("precision", precision, 0.0, np.inf),
+            ("precision", precision, 8.0, np.inf),
             ("tolerance", tolerance, 0.2, 1.0),
         ):
             if not isinstance(value, Tracer) and not np.all(
@@ -140,9 +140,8 @@ class Platforms(eqx.Module):
         The reward of kind k is quadratic in the power. Its maximum is at precision reach_k gap /
         (precision reach_k^2 + effort_k), clipped to 1. The best kind has the largest maximum.
 
-        The action is optimal if it never misses a platform, as with the default settings or a
-        precision of at least 8: no action changes later gaps, and all rewards are positive. With a
-        lower precision, a miss may have the largest reward, but it ends the episode.
+        The action is optimal, because it never misses a platform, no action changes later gaps, and
+        all rewards are positive.
         """
         power = self.precision * self.reach * gap / (self.precision * self.reach**2 + self.effort)
         power = jnp.clip(power, 0.0, 1.0)
