@@ -66,7 +66,9 @@ class Agent(NamedTuple):
     network: jax.Array
 
 
-def learn(agent: Agent, config: Any, batch: Any, key: jax.Array) -> tuple[Agent, Any]:
+def learn(
+    agent: Agent, config: Any, batch: Any, key: jax.Array, progress: jax.Array
+) -> tuple[Agent, Any]:
     """Learn nothing, and report the difference between stored memories and the number of steps."""
     memory = jnp.where(batch.reset, FIRST, batch.carry)
     error = jnp.abs(memory - FIRST - batch.obs[:, 0])

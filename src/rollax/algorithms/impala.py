@@ -69,9 +69,7 @@ class ImpalaConfig:
     normalize_rewards: bool = static_field(True)
     """(static) Scale rewards by the running standard deviation of discounted returns."""
     prioritized: bool = static_field(False)
-    """(static) Draw trajectories in proportion to their absolute advantages instead of once per
-    epoch.
-    """
+    """(static) Draw trajectories in proportion to absolute advantages, not once per epoch."""
     normalize_values: bool = static_field(False)
     """(static) Normalize value targets by running statistics and preserve outputs (PopArt)."""
     sharing: parameter_sharing.Sharing = static_field("all")
@@ -115,9 +113,7 @@ class ImpalaConfig:
     priority_exponent: float = traced_field(0.8, low=0)
     """Exponent of the priorities if prioritized is set. 0 draws uniformly."""
     importance_exponent: float = traced_field(0.4, 0, 1)
-    """Exponent of the importance weights at the start. It increases linearly to 1 at the end of
-    training.
-    """
+    """Initial exponent of the importance weights. It rises linearly to 1 over training."""
     target_kl: float = traced_field(float("inf"), low=0)
     """Stop the policy's epochs of an update once the mean KL estimate of an epoch exceeds this
     value."""

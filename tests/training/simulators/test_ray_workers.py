@@ -1,5 +1,6 @@
 """Simulators on a local Ray cluster of two nodes, of which one dies."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,10 +21,15 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-    try:
+    with warnings.catch_warnings():
+        # The processes of Ray do not run JAX, so forking is safe.
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+        made = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
+        )
         made.add_node(num_cpus=2)
         ray.init(address=made.address, log_to_driver=False)
+    try:
         yield made
     finally:
         ray.shutdown()
