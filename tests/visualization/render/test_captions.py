@@ -14,6 +14,7 @@ from rollax.canvas.scene import BLUE, LegendEntry, load_font, truncate_text
 from rollax.environments.capabilities import capabilities
 from rollax.environments.observation_images import draw_observation
 from rollax.environments.wrapper import innermost_environment
+from rollax.spaces import make_zeros
 from rollax.visualization.render import captions, drawings
 from rollax.visualization.render.captions import (
     AgentRow,
@@ -61,7 +62,9 @@ def played(environment, is_stepped):
         return (state, obs), (after.state, after.obs)
 
     agents = () if environment.num_agents is None else (environment.num_agents,)
-    actions = np.zeros((*agents, *environment.action_space.shape), environment.action_space.dtype)
+    actions = jax.tree.map(
+        lambda x: np.zeros((*agents, *x.shape), x.dtype), make_zeros(environment.action_space)
+    )
     (state, obs), (after, obs_after) = jax.device_get(jax.jit(two_states)(jax.random.key(0)))
     reward = np.full(agents, -123456.78)
     start = Frame(0, state, obs, None, 0 * reward, 0 * reward, "")
