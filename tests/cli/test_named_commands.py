@@ -26,6 +26,8 @@ WORDS = {
     "runs/*": "of_ppo/*",
     "FILE.yaml": "compared.yaml",
     "FOLDER": "study",
+    "2M": str(8 * FRAMES),
+    "--env.gravity": "--env.delay",
 }
 # Options that shorten an example of `train`, by algorithm.
 SHORT = {
