@@ -287,8 +287,12 @@ class InProcessSimulators:
         self._mask = find_action_mask(layout)
         self._episode_steps = np.zeros(number, int)
         self._restarts = RestartLimit(number, max_restarts)
-        for index in range(number):
-            self._simulators.append(self._try(index, CONSTRUCTION, make))
+        try:
+            for index in range(number):
+                self._simulators.append(self._try(index, CONSTRUCTION, make))
+        except BaseException:
+            self.close()
+            raise
         self._last_rows = self._make_rows()  # last observations, kept only if max_restarts > 0
 
     def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
