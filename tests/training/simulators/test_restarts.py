@@ -1,6 +1,8 @@
 """Simulators that fail and are made again: their episode is truncated, and the run continues."""
 
+import functools
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from rollax.errors import UsageError
 from rollax.training.compile import run_check
 from rollax.training.options import RunOptions
 from rollax.training.run_folder.metric_sinks import read_metrics
-from rollax.training.simulators import episodes, restarts, runner
+from rollax.training.simulators import episodes, restarts, runner, vectorized
 from rollax.training.simulators.restarts import RestartLimit, SimulatorError
+from rollax.training.simulators.vectorized import InProcessSimulators, SimulatorSpec
 from rollax.training.spec import make_spec
 from support.counter_simulator import LIMIT, on_host
 
@@ -77,6 +80,59 @@ def test_many_steps_end_a_series_of_failures(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SimulatorError) as raised:
         RestartLimit(1, 0).record_failure(0, error)
     assert raised.value is error
+
+
+class Goal:
+    """Simulator that terminates in every step with a reward of 1.
+
+    Args:
+        last_reset: Number of the last reset that succeeds.
+    """
+
+    def __init__(self, last_reset: int) -> None:
+        self.last_reset, self.num_resets = last_reset, 0
+
+    def reset(self, seed: int | None) -> Any:
+        self.num_resets += 1
+        if self.num_resets > self.last_reset:
+            raise ConnectionError("the server is busy")
+        return np.zeros(2, np.float32)
+
+    def step(self, action: Any) -> Any:
+        return np.ones(2, np.float32), 1.0, True, False, {}
+
+    def close(self) -> None:
+        pass
+
+
+def make_goals(last_reset: int, **options: Any) -> InProcessSimulators:
+    """Return one simulator of `Goal`."""
+    make: Any = functools.partial(Goal, last_reset)
+    return InProcessSimulators(make, 1, SimulatorSpec(np.zeros(2, np.float32), ()), **options)
+
+
+def test_a_failing_reset_does_not_change_the_last_step_of_an_episode() -> None:
+    """Every second reset fails. The completed episodes end each series of failures."""
+    simulators = make_goals(last_reset=1, max_restarts=1)
+    simulators.reset([0])
+    for _ in range(3):
+        step = simulators.step(np.zeros(1, np.int32))
+        assert step.reward.tolist() == [1.0] and step.terminated.all()
+        assert not step.truncated.any() and not step.restarted.any()
+        np.testing.assert_array_equal(step.next_obs, [[1, 1]])
+        np.testing.assert_array_equal(step.obs, [[0, 0]])
+        assert len(simulators.pop_restart_messages()) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a timer of POSIX systems")
+def test_the_timeout_does_not_apply_to_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulators have responded in time."""
+    simulators = make_goals(last_reset=9, max_restarts=1, timeout=0.2)
+    simulators.reset([0])
+    monkeypatch.setattr(vectorized, "check_finite", lambda *_: time.sleep(0.3))
+    step = simulators.step(np.zeros(1, np.int32))
+    assert step.reward.tolist() == [1.0] and not step.restarted.any()
+    assert simulators.pop_restart_messages() == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="exit codes of processes")
