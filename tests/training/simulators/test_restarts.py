@@ -68,7 +68,7 @@ def test_too_many_failures_in_a_row_end_a_run() -> None:
 
 def test_many_steps_end_a_series_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "RELIABLE_STEPS", 3)
-    limit, yes, no = RestartLimit(1, 2), np.ones(1, bool), np.zeros(1, bool)
+    limit, yes, no = RestartLimit([1], 2), np.ones(1, bool), np.zeros(1, bool)
     error = SimulatorError("it failed")
     assert [limit.record_failure(0, error) for _ in range(2)] == [0.01, 0.02]
     for _ in range(3):
@@ -78,7 +78,7 @@ def test_many_steps_end_a_series_of_failures(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SimulatorError, match="it failed\nIt failed 3 times in a row"):
         limit.record_failure(0, error)
     with pytest.raises(SimulatorError) as raised:
-        RestartLimit(1, 0).record_failure(0, error)
+        RestartLimit([1], 0).record_failure(0, error)
     assert raised.value is error
 
 
@@ -133,6 +133,20 @@ def test_the_timeout_does_not_apply_to_checks(monkeypatch: pytest.MonkeyPatch) -
     step = simulators.step(np.zeros(1, np.int32))
     assert step.reward.tolist() == [1.0] and not step.restarted.any()
     assert simulators.pop_restart_messages() == []
+
+
+def test_all_simulators_of_a_worker_must_complete_an_episode() -> None:
+    """One simulator that ends its process in every episode cannot restart it without end."""
+    limit, error, all_three = RestartLimit([2, 1], 1), SimulatorError("it died"), np.ones(3, bool)
+    limit.record_failure(0, error)
+    limit.record_success(all_three, np.array([False, True, True]))
+    with pytest.raises(SimulatorError, match="failed 2 times in a row"):
+        limit.record_failure(0, error)
+    limit = RestartLimit([2, 1], 1)
+    limit.record_failure(0, error)
+    for completed in ([True, False, False], [False, True, False]):
+        limit.record_success(all_three, np.array(completed))
+    limit.record_failure(0, error)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="exit codes of processes")

@@ -290,7 +290,7 @@ class InProcessSimulators:
         self._obs_leaves, self._structure = jax.tree.flatten(layout.obs)
         self._mask = find_action_mask(layout)
         self._episode_steps = np.zeros(number, int)
-        self._restarts = RestartLimit(number, max_restarts)
+        self._restarts = RestartLimit([1] * number, max_restarts)
         try:
             for index in range(number):
                 self._simulators.append(self._try(index, CONSTRUCTION, make))
