@@ -6,21 +6,25 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import rollax
 from rollax.errors import UsageError
+from rollax.training.compile import program as programs
 from rollax.training.compile import run_check
 from rollax.training.options import RunOptions
 from rollax.training.run_folder.metric_sinks import read_metrics
 from rollax.training.simulators import episodes, restarts, runner, vectorized
+from rollax.training.simulators.recording import find_actor, to_rollout
 from rollax.training.simulators.restarts import RestartLimit, SimulatorError
 from rollax.training.simulators.vectorized import InProcessSimulators, SimulatorSpec
 from rollax.training.spec import make_spec
 from support.counter_simulator import LIMIT, on_host
 
 CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
+SMALL = {"hidden": (8,)}
 HANGS = pytest.param(
     "hang", marks=pytest.mark.skipif(sys.platform == "win32", reason="a timer of POSIX systems")
 )
@@ -179,6 +183,27 @@ def test_episodes_that_a_reset_loses_are_truncated() -> None:
     np.testing.assert_array_equal(step.truncated, [False, True])
     np.testing.assert_array_equal(step.next_obs, [[1, 0], [2, 0]])
     simulators.close()
+
+
+def make_runner(environment: Any, **options: Any) -> tuple[runner.SimulatorRunner, Any]:
+    """Return a compiled runner of PPO with two simulators, and the initial state."""
+    spec = make_spec("ppo", "test/counter", {}, CONFIG, SMALL, RunOptions(**options), None)
+    algorithm, _ = programs.build_algorithm_and_environment(spec, environment)
+    state = algorithm.init(jax.random.key(0), spec.config)
+    made = runner.SimulatorRunner(spec, algorithm, algorithm, (environment, environment), state)
+    made.compile(3)
+    return made, state
+
+
+def test_failed_episodes_do_not_count_in_training_metrics() -> None:
+    acts, state = make_runner(on_host(fault="raise", at=7), env_restarts=1)
+    acts.begin(state)
+    recording = acts.played(jax.tree.leaves(state))
+    episodes = to_rollout(recording, find_actor(state)).episodes
+    is_end = recording.steps.terminated | recording.steps.truncated
+    assert recording.steps.truncated[6].all() and acts.num_restarts == 2
+    assert episodes.number == episodes.info["sum"][0] == is_end.sum() - 2
+    acts.close()
 
 
 @pytest.mark.quick

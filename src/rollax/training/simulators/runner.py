@@ -7,7 +7,7 @@ learns from the recorded rollouts.
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,9 +42,6 @@ from rollax.training.simulators.vectorized import (
 from rollax.training.simulators.workers import MultiprocessSimulators
 from rollax.training.spec import Spec
 from rollax.types import Leaf, PyTree, State
-
-if TYPE_CHECKING:
-    pass
 
 TRAINING_SEED_STREAM = 1
 # Seconds between reports of progress within a segment, and within an evaluation.
@@ -252,7 +249,7 @@ class SimulatorRunner:
         )
         number = jax.ShapeDtypeStruct(actor.reset.shape[:lead], np.float32)
         info = dict.fromkeys(self.environment.info_names, (number, number))
-        return Recording(jax.tree.map(with_steps, step), last, info)
+        return Recording(jax.tree.map(with_steps, step), with_steps(actor.reset), last, info)
 
     def advance(self, state: State, num_updates: int) -> tuple[State, Metrics]:
         """Run updates with the training simulators.
@@ -320,7 +317,7 @@ class SimulatorRunner:
         assert self._info_tracker is not None
         num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
         obs, reset, carry = self._seen
-        taken, ended, ended_info = [], [], []
+        taken, restarted, completed, completed_info = [], [], [], []
         lead = 1 + int(self.has_members)
 
         def flat(values: np.ndarray) -> np.ndarray:
@@ -348,22 +345,25 @@ class SimulatorRunner:
                 )
             )
             reset = np.asarray(terminated | truncated)
+            restarted.append(self.shaped(after.restarted))
             self._info_tracker.add(after.info)
-            ended.append(np.flatnonzero(reset))
-            ended_info.append(self._info_tracker.take(ended[-1]))
+            self._info_tracker.take(np.flatnonzero(after.restarted))  # discards failed episodes
+            completed.append(np.flatnonzero(reset & ~restarted[-1]))
+            completed_info.append(self._info_tracker.take(completed[-1]))
         self._seen = obs, reset, carry
         axis = int(self.has_members)
         steps = jax.tree.map(lambda *x: np.stack(x, axis), *taken)
         values = self._info_tracker.select(
-            np.concatenate(ended_info), validate_reductions(self.environment)
+            np.concatenate(completed_info), validate_reductions(self.environment)
         )
-        member = np.concatenate(ended) // reset.shape[-1]
-        return Recording(steps, self._seen, self._sum_by_member(values, member))
+        member = np.concatenate(completed) // reset.shape[-1]
+        info = self._sum_by_member(values, member)
+        return Recording(steps, np.stack(restarted, axis), self._seen, info)
 
     def _sum_by_member(
         self, values: Mapping[str, np.ndarray], member: np.ndarray
     ) -> dict[str, tuple[Any, Any]]:
-        """Return `EpisodeSums.info` of N ended episodes.
+        """Return `EpisodeSums.info` of N completed episodes.
 
         Args:
             values: Info values of the episodes, [N] each, keyed by name.
