@@ -206,6 +206,28 @@ def test_failed_episodes_do_not_count_in_training_metrics() -> None:
     acts.close()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_training_continues_after_a_failure_or_a_stop(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollback restarts the episodes. Workers then have answers that were not read."""
+    acts, state = make_runner(on_host(fault="raise", at=12), env_workers=workers)
+    state, rows = acts.advance(state, 3)
+    assert len(rows.episodes.number) == 1 and acts.failure is not None
+    acts.restart_episodes(0)
+    state, rows = acts.advance(state, 1)
+    assert len(rows.episodes.number) == 1 and acts.failure is None
+    requests = iter([False] * 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "is_stop_requested", lambda: next(requests, True))
+        state, rows = acts.advance(state, 1)
+    assert len(rows.episodes.number) == 0
+    acts.begin(state)
+    recording = acts.played(jax.tree.leaves(state))
+    assert recording.steps.reset[0].all() and not recording.steps.obs[0].any()
+    acts.close()
+
+
 @pytest.mark.quick
 def test_a_run_continues_after_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any

@@ -138,6 +138,9 @@ class SimulatorRunner:
         self._training_simulators: Simulators | None = None
         self._evaluation_simulators: Simulators | None = None
         self._info_tracker: InfoTracker | None = None  # of the training simulators
+        # Whether a reset or a rollout of the training simulators did not complete. Workers may then
+        # have answers that were not read.
+        self._is_incomplete = False
         self._seen: tuple[Any, np.ndarray, Any] | None = None  # current obs, reset and carry
         self._needs_restart = np.ones(self.number, bool)  # members whose episodes must restart
         self._restart_counters = [0, 0]  # number of updates, and of restarts
@@ -319,6 +322,7 @@ class SimulatorRunner:
         obs, reset, carry = self._seen
         taken, restarted, completed, completed_info = [], [], [], []
         lead = 1 + int(self.has_members)
+        self._is_incomplete = True
 
         def flat(values: np.ndarray) -> np.ndarray:
             return values.reshape(-1, *values.shape[lead:])
@@ -350,7 +354,7 @@ class SimulatorRunner:
             self._info_tracker.take(np.flatnonzero(after.restarted))  # discards failed episodes
             completed.append(np.flatnonzero(reset & ~restarted[-1]))
             completed_info.append(self._info_tracker.take(completed[-1]))
-        self._seen = obs, reset, carry
+        self._seen, self._is_incomplete = (obs, reset, carry), False
         axis = int(self.has_members)
         steps = jax.tree.map(lambda *x: np.stack(x, axis), *taken)
         values = self._info_tracker.select(
@@ -385,8 +389,14 @@ class SimulatorRunner:
         return self.abstract_recording()
 
     def begin(self, state: State) -> None:
-        """Create the training simulators if needed, and perform scheduled restarts of episodes."""
+        """Create the training simulators if needed, and perform scheduled restarts of episodes.
+
+        The simulators are created again if their last rollout did not complete.
+        """
         number = self.number * find_actor(self.like).reset.shape[-1]
+        if self._is_incomplete and self._training_simulators is not None:
+            self._training_simulators.close()
+            self._training_simulators = None
         if self._training_simulators is None:
             options = self.spec.options
             self._training_simulators = make_simulators(
@@ -398,6 +408,7 @@ class SimulatorRunner:
                 max_restarts=options.env_restarts,
             )
             self._info_tracker = InfoTracker(number, self.environment.info_names)
+            self._needs_restart[:] = True
         if not self._needs_restart.any():
             return
         each = number // self.number
@@ -409,6 +420,7 @@ class SimulatorRunner:
         where = np.repeat(self._needs_restart, each)
         assert self._info_tracker is not None
         self._info_tracker.take(np.flatnonzero(where))  # discards interrupted episodes
+        self._is_incomplete = True
         obs = jax.tree.map(
             self.shaped, self._training_simulators.reset(seeds, None if where.all() else where)
         )
@@ -420,6 +432,7 @@ class SimulatorRunner:
                 self._seen,
             )
         self._seen, self._needs_restart = begun, np.zeros(self.number, bool)
+        self._is_incomplete = False
 
     def evaluate(self, state: State, keys: Sequence[jax.Array]) -> Episodes:
         """Play complete episodes of every member.
