@@ -16,7 +16,13 @@ from rollax.training.compile import program as programs
 from rollax.training.compile import run_check
 from rollax.training.options import RunOptions
 from rollax.training.run_folder.metric_sinks import read_metrics
-from rollax.training.simulators import episodes, restarts, runner, vectorized
+from rollax.training.simulators import (
+    episodes,
+    policy_episodes,
+    restarts,
+    runner,
+    vectorized,
+)
 from rollax.training.simulators.recording import find_actor, to_rollout
 from rollax.training.simulators.restarts import RestartLimit, SimulatorError
 from rollax.training.simulators.vectorized import InProcessSimulators, SimulatorSpec
@@ -254,6 +260,12 @@ def test_a_run_continues_after_failures(
     assert len(counts) == 6 and counts == sorted(counts) and counts[-1] >= 6
     told = " ".join(capsys.readouterr().out.split())
     assert told.count("is made again") == 1 and "the counter is broken" in told
+    policy = rollax.load(run, environment=on_host(fault="raise", at=7))
+    policy.evaluate(10, jax.random.key(0))
+    told = " ".join(capsys.readouterr().err.split())
+    assert "were made again (number of restarts: " in told and "the counter is broken" in told
+    _, resets = policy_episodes.collect_observations(policy, jax.random.key(0), 2, 8)
+    assert resets[[0, 7]].all() and "(number of restarts: 2)" in capsys.readouterr().err
 
 
 def test_restarts_need_simulators_that_step_separately() -> None:
