@@ -212,3 +212,21 @@ def test_rewards_with_one_element_are_converted() -> None:
     simulators = InProcessSimulators(One, 1, SimulatorSpec(np.zeros(2, np.float32), ()))
     simulators.reset([0])
     assert simulators.step(np.zeros(1, np.int32)).reward.tolist() == [1.0]
+
+
+def test_simulators_are_closed_if_a_later_one_cannot_be_made() -> None:
+    class Made:
+        def __init__(self) -> None:
+            if len(made) == 2:
+                raise RuntimeError("no license is left")
+            self.is_closed = False
+            made.append(self)
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    made: list[Made] = []
+    make: Any = Made
+    with pytest.raises(SimulatorError, match="simulator 2 raised .* no license is left"):
+        InProcessSimulators(make, 3, SimulatorSpec(np.zeros(2, np.float32), ()))
+    assert [each.is_closed for each in made] == [True, True]

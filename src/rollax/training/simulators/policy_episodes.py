@@ -1,6 +1,7 @@
 """Episodes of a trained policy in host simulators."""
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import jax
@@ -10,8 +11,10 @@ from rollax.acting import descriptors
 from rollax.acting.evaluation import Episodes
 from rollax.environments.capabilities import is_on_host
 from rollax.errors import UsageError
+from rollax.runtime.printing import print_warning
 from rollax.training.simulators import episodes
 from rollax.training.simulators.runner import make_simulators, play_planned_episodes
+from rollax.training.simulators.vectorized import Simulators
 from rollax.types import Observation
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ def evaluate_policy(
     Raises:
         UsageError: If `descriptor` is not None.
     """
-    environment, options = policy.environment, policy.spec.options
+    environment = policy.environment
     assert is_on_host(environment)
     if descriptor is not None:
         raise UsageError(
@@ -53,16 +56,7 @@ def evaluate_policy(
         )
     width, names = episodes.num_parallel_episodes(number), environment.info_names
     playing = episodes.EpisodeTracker(episodes.plan_episodes([key], number), width, names)
-    with contextlib.closing(
-        make_simulators(
-            environment,
-            width,
-            workers,
-            options.env_timeout,
-            names,
-            options.env_restarts,
-        )
-    ) as simulators:
+    with _open_simulators(policy, width, workers, names) as simulators:
         return play_planned_episodes(
             algorithm=policy.algorithm,
             player=episodes.make_evaluation_act_fn(policy.algorithm, greedy, False),
@@ -90,16 +84,12 @@ def collect_observations(
     Returns:
         Observations [T, E, ...], and a mask of the first observations of episodes, bool [T, E].
     """
-    environment, options = policy.environment, policy.spec.options
-    assert is_on_host(environment)
     act, state = episodes.make_evaluation_act_fn(policy.algorithm, False, False), policy.state
     first = jax.tree.map(np.asarray, policy.algorithm.initial_carry(state))
     carry = jax.tree.map(lambda x: np.broadcast_to(x, (number, *x.shape)), first)
     seeds, keys = (rows[0] for rows in episodes.plan_episodes([key], number))
     reset, seen = np.ones(number, bool), []
-    with contextlib.closing(
-        make_simulators(environment, number, 0, options.env_timeout)
-    ) as simulators:
+    with _open_simulators(policy, number) as simulators:
         obs = simulators.reset(list(seeds))
         for step in range(num_steps):
             seen.append((obs, reset))
@@ -107,3 +97,27 @@ def collect_observations(
             after = simulators.step(jax.tree.map(np.asarray, action))
             obs, reset = after.obs, after.terminated | after.truncated
     return jax.tree.map(lambda *x: np.stack(x), *seen)
+
+
+@contextlib.contextmanager
+def _open_simulators(
+    policy: "rollax.policy.Policy",
+    number: int,
+    workers: int | str = 0,
+    names: tuple[str, ...] = (),
+) -> Iterator[Simulators]:
+    """Make simulators with the options of a run. Print a warning at the end if some restarted."""
+    environment, options = policy.environment, policy.spec.options
+    assert is_on_host(environment)
+    with contextlib.closing(
+        make_simulators(
+            environment, number, workers, options.env_timeout, names, options.env_restarts
+        )
+    ) as simulators:
+        yield simulators
+        messages = simulators.pop_restart_messages()
+    if messages:
+        print_warning(
+            f"Simulators that failed were made again (number of restarts: {len(messages)}). The "
+            f"first error is: {messages[0].splitlines()[0]}"
+        )

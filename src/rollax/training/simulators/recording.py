@@ -52,12 +52,15 @@ class Recording(NamedTuple):
 
     Attributes:
         steps: Steps of the rollout.
+        restarted: Whether the simulator failed in the step and was made again, bool `[T, E]`. Its
+            episode is truncated, and does not count in the episode statistics.
         last: Observations, reset flags and recurrent state of the policy after the last step,
             `[E, ...]` each.
-        info: `EpisodeSums.info` of the episodes that ended during the rollout.
+        info: `EpisodeSums.info` of the episodes that were completed during the rollout.
     """
 
     steps: RecordedSteps
+    restarted: Any
     last: tuple[Any, Any, Any]
     info: dict[str, tuple[Any, Any]]
 
@@ -107,13 +110,14 @@ def to_rollout(recording: Recording, actor: ActorState) -> Rollout:
     def clear(where: jax.Array, totals: PyTree) -> PyTree:
         return tree.where(where, jax.tree.map(jnp.zeros_like, totals), totals)
 
-    def body(totals: PyTree, row: tuple[jax.Array, jax.Array]) -> tuple[PyTree, EpisodeSums]:
-        reward, ended = row
+    def body(totals: PyTree, row: tuple[jax.Array, ...]) -> tuple[PyTree, EpisodeSums]:
+        reward, ended, restarted = row
         totals = totals[0] + reward, totals[1] + 1
-        return clear(ended, totals), sum_ended_episodes(totals[0], totals[1], ended)
+        sums = sum_ended_episodes(totals[0], totals[1], ended & ~restarted)
+        return clear(ended, totals), sums
 
-    # Episodes that were interrupted, such as by resuming a run, do not count.
-    rows = steps.reward, steps.terminated | steps.truncated
+    # Episodes that were interrupted, such as by a failure or by resuming a run, do not count.
+    rows = steps.reward, steps.terminated | steps.truncated, recording.restarted
     totals, sums = jax.lax.scan(body, clear(steps.reset[0], totals), rows)
     obs, reset, carry = recording.last
     moved = actor._replace(

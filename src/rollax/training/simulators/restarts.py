@@ -29,31 +29,41 @@ class SimulatorError(RuntimeError):
 
 
 class RestartLimit:
-    """Limit on consecutive failures of simulators, or of worker processes.
+    """Limit on consecutive failures of simulators, or of workers.
 
-    A completed episode ends a series of consecutive failures, and so do `RELIABLE_STEPS` steps. For
-    a worker, the episodes and steps of any of its simulators count.
+    A completed episode ends a series of consecutive failures, and so do `RELIABLE_STEPS` steps. A
+    series of a worker ends once this applies to all of its simulators, because it is not known
+    which of them caused a failure.
 
     Args:
-        number: Number E of simulators or workers.
-        max_restarts: Maximum number of consecutive restarts of each of them. 0 disables restarts.
+        sizes: Number of simulators of each worker, or a 1 for each simulator that restarts alone.
+        max_restarts: Maximum number of consecutive restarts of each worker or simulator. 0 disables
+            restarts.
     """
 
-    def __init__(self, number: int, max_restarts: int) -> None:
+    def __init__(self, sizes: list[int], max_restarts: int) -> None:
         self.max_restarts = max_restarts
-        self._num_failures = np.zeros(number, int)
-        self._num_steps = np.zeros(number, int)
+        self._num_failures = np.zeros(len(sizes), int)
+        self._ends = np.cumsum(sizes)
+        self._starts = self._ends - np.array(sizes)
+        # Steps of each simulator since the last failure. The value is at least `RELIABLE_STEPS`
+        # after a completed episode.
+        self._num_steps = np.zeros(self._ends[-1], int)
         self._messages: list[str] = []
 
     def record_success(self, moved: np.ndarray, completed: np.ndarray) -> None:
         """Record steps without a failure.
 
         Args:
-            moved: Mask of the simulators or workers that made a step, bool [E].
-            completed: Mask of the simulators or workers that completed an episode, bool [E].
+            moved: Mask of the simulators that made a step, bool [E].
+            completed: Mask of the simulators that completed an episode, bool [E].
         """
+        if not self.max_restarts:
+            return
         self._num_steps += moved
-        self._num_failures[completed | (self._num_steps >= RELIABLE_STEPS)] = 0
+        self._num_steps[completed] = RELIABLE_STEPS
+        fewest_steps = np.minimum.reduceat(self._num_steps, self._starts)
+        self._num_failures[fewest_steps >= RELIABLE_STEPS] = 0
 
     def record_failure(self, index: int, error: Exception) -> float:
         """Record a failure, and return the delay before the restart in seconds.
@@ -66,7 +76,7 @@ class RestartLimit:
             SimulatorError: If there were too many consecutive failures.
         """
         self._num_failures[index] += 1
-        self._num_steps[index] = 0
+        self._num_steps[self._starts[index] : self._ends[index]] = 0
         failures = int(self._num_failures[index])
         if failures > self.max_restarts:
             raise (

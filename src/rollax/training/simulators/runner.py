@@ -7,7 +7,7 @@ learns from the recorded rollouts.
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,9 +42,6 @@ from rollax.training.simulators.vectorized import (
 from rollax.training.simulators.workers import MultiprocessSimulators
 from rollax.training.spec import Spec
 from rollax.types import Leaf, PyTree, State
-
-if TYPE_CHECKING:
-    pass
 
 TRAINING_SEED_STREAM = 1
 # Seconds between reports of progress within a segment, and within an evaluation.
@@ -141,6 +138,9 @@ class SimulatorRunner:
         self._training_simulators: Simulators | None = None
         self._evaluation_simulators: Simulators | None = None
         self._info_tracker: InfoTracker | None = None  # of the training simulators
+        # Whether a reset or a rollout of the training simulators did not complete. Workers may then
+        # have answers that were not read.
+        self._is_incomplete = False
         self._seen: tuple[Any, np.ndarray, Any] | None = None  # current obs, reset and carry
         self._needs_restart = np.ones(self.number, bool)  # members whose episodes must restart
         self._restart_counters = [0, 0]  # number of updates, and of restarts
@@ -252,7 +252,7 @@ class SimulatorRunner:
         )
         number = jax.ShapeDtypeStruct(actor.reset.shape[:lead], np.float32)
         info = dict.fromkeys(self.environment.info_names, (number, number))
-        return Recording(jax.tree.map(with_steps, step), last, info)
+        return Recording(jax.tree.map(with_steps, step), with_steps(actor.reset), last, info)
 
     def advance(self, state: State, num_updates: int) -> tuple[State, Metrics]:
         """Run updates with the training simulators.
@@ -320,8 +320,9 @@ class SimulatorRunner:
         assert self._info_tracker is not None
         num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
         obs, reset, carry = self._seen
-        taken, ended, ended_info = [], [], []
+        taken, restarted, completed, completed_info = [], [], [], []
         lead = 1 + int(self.has_members)
+        self._is_incomplete = True
 
         def flat(values: np.ndarray) -> np.ndarray:
             return values.reshape(-1, *values.shape[lead:])
@@ -348,22 +349,25 @@ class SimulatorRunner:
                 )
             )
             reset = np.asarray(terminated | truncated)
+            restarted.append(self.shaped(after.restarted))
             self._info_tracker.add(after.info)
-            ended.append(np.flatnonzero(reset))
-            ended_info.append(self._info_tracker.take(ended[-1]))
-        self._seen = obs, reset, carry
+            self._info_tracker.take(np.flatnonzero(after.restarted))  # discards failed episodes
+            completed.append(np.flatnonzero(reset & ~restarted[-1]))
+            completed_info.append(self._info_tracker.take(completed[-1]))
+        self._seen, self._is_incomplete = (obs, reset, carry), False
         axis = int(self.has_members)
         steps = jax.tree.map(lambda *x: np.stack(x, axis), *taken)
         values = self._info_tracker.select(
-            np.concatenate(ended_info), validate_reductions(self.environment)
+            np.concatenate(completed_info), validate_reductions(self.environment)
         )
-        member = np.concatenate(ended) // reset.shape[-1]
-        return Recording(steps, self._seen, self._sum_by_member(values, member))
+        member = np.concatenate(completed) // reset.shape[-1]
+        info = self._sum_by_member(values, member)
+        return Recording(steps, np.stack(restarted, axis), self._seen, info)
 
     def _sum_by_member(
         self, values: Mapping[str, np.ndarray], member: np.ndarray
     ) -> dict[str, tuple[Any, Any]]:
-        """Return `EpisodeSums.info` of N ended episodes.
+        """Return `EpisodeSums.info` of N completed episodes.
 
         Args:
             values: Info values of the episodes, [N] each, keyed by name.
@@ -385,8 +389,14 @@ class SimulatorRunner:
         return self.abstract_recording()
 
     def begin(self, state: State) -> None:
-        """Create the training simulators if needed, and perform scheduled restarts of episodes."""
+        """Create the training simulators if needed, and perform scheduled restarts of episodes.
+
+        The simulators are created again if their last rollout did not complete.
+        """
         number = self.number * find_actor(self.like).reset.shape[-1]
+        if self._is_incomplete and self._training_simulators is not None:
+            self._training_simulators.close()
+            self._training_simulators = None
         if self._training_simulators is None:
             options = self.spec.options
             self._training_simulators = make_simulators(
@@ -398,6 +408,7 @@ class SimulatorRunner:
                 max_restarts=options.env_restarts,
             )
             self._info_tracker = InfoTracker(number, self.environment.info_names)
+            self._needs_restart[:] = True
         if not self._needs_restart.any():
             return
         each = number // self.number
@@ -409,6 +420,7 @@ class SimulatorRunner:
         where = np.repeat(self._needs_restart, each)
         assert self._info_tracker is not None
         self._info_tracker.take(np.flatnonzero(where))  # discards interrupted episodes
+        self._is_incomplete = True
         obs = jax.tree.map(
             self.shaped, self._training_simulators.reset(seeds, None if where.all() else where)
         )
@@ -420,6 +432,7 @@ class SimulatorRunner:
                 self._seen,
             )
         self._seen, self._needs_restart = begun, np.zeros(self.number, bool)
+        self._is_incomplete = False
 
     def evaluate(self, state: State, keys: Sequence[jax.Array]) -> Episodes:
         """Play complete episodes of every member.

@@ -110,7 +110,7 @@ class SimulatorSpec(NamedTuple):
 @contextlib.contextmanager
 def enforce_timeout(
     seconds: float | None, name: Callable[[], str]
-) -> Iterator[Callable[[float], Any]]:
+) -> Iterator[Callable[[float | None], Any]]:
     """Raise SimulatorError if the body of the context exceeds a time limit.
 
     The limit uses the interval timer of the process. It works only in the main thread on POSIX
@@ -121,7 +121,8 @@ def enforce_timeout(
         name: Function that returns the name of the current simulator.
 
     Yields:
-        A function that restarts the timer. Its argument is a lower bound of the limit in seconds.
+        A function that restarts the timer. Its argument is a lower bound of the limit in seconds,
+        or None to stop the timer.
 
     Raises:
         SimulatorError: If the time limit expires.
@@ -140,8 +141,11 @@ def enforce_timeout(
             "Raise --env-timeout to allow more time."
         )
 
-    def restart_timer(min_seconds: float = 0.0) -> None:
+    def restart_timer(min_seconds: float | None = 0.0) -> None:
         nonlocal limit
+        if min_seconds is None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            return
         limit = max(seconds, min_seconds)
         signal.setitimer(signal.ITIMER_REAL, limit, limit)
 
@@ -282,13 +286,17 @@ class InProcessSimulators:
         self._timeout = timeout
         self._current_index = 0
         self._go_on = go_on
-        self._restart_timer_fn: Callable[[float], Any] = lambda min_seconds: None
+        self._restart_timer_fn: Callable[[float | None], Any] = lambda min_seconds: None
         self._obs_leaves, self._structure = jax.tree.flatten(layout.obs)
         self._mask = find_action_mask(layout)
         self._episode_steps = np.zeros(number, int)
-        self._restarts = RestartLimit(number, max_restarts)
-        for index in range(number):
-            self._simulators.append(self._try(index, CONSTRUCTION, make))
+        self._restarts = RestartLimit([1] * number, max_restarts)
+        try:
+            for index in range(number):
+                self._simulators.append(self._try(index, CONSTRUCTION, make))
+        except BaseException:
+            self.close()
+            raise
         self._last_rows = self._make_rows()  # last observations, kept only if max_restarts > 0
 
     def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
@@ -319,10 +327,7 @@ class InProcessSimulators:
     def _reset(self, seeds: Sequence[int | None], where: np.ndarray) -> list[np.ndarray]:
         rows = self._make_rows()
         for index in np.flatnonzero(where).tolist():
-            try:
-                self._put(rows, index, self._start_episode(index, seeds))
-            except SimulatorError as error:
-                self._restart(rows, index, error, seeds)
+            self._begin_episode(rows, index, seeds)
         self._finish_starts(rows, where, seeds)
         self._remember(rows, where)
         return rows
@@ -344,29 +349,26 @@ class InProcessSimulators:
         for index in np.flatnonzero(moved).tolist():
             try:
                 one = jax.tree.map(lambda x, i=index: x[i], action)
-                self._step_one(step, index, one, seeds)
+                self._step_one(step, index, one)
             except SimulatorError as error:
                 self._recover(step, index, error, seeds)
         self._finish_steps(step, moved, seeds)
         ended = step.terminated | step.truncated
+        # Before the next episodes, because a failure to start them is the first of a new series.
+        self._restarts.record_success(moved & ~step.restarted, ended & ~step.restarted)
         if not np.any(ended):
             step = step._replace(obs=step.next_obs)
         else:
+            for index in np.flatnonzero(ended & ~step.restarted).tolist():
+                self._begin_episode(step.obs, index, seeds)
             for row, next_row in zip(step.obs, step.next_obs, strict=True):
                 row[~ended] = next_row[~ended]
             self._finish_starts(step.obs, ended, seeds)
         self._remember(step.obs, moved)
-        self._restarts.record_success(moved & ~step.restarted, ended & ~step.restarted)
         return step
 
-    def _step_one(
-        self,
-        step: SimulatorStep,
-        index: int,
-        action: Action,
-        seeds: Sequence[int | None] | None,
-    ) -> None:
-        """Step one simulator, and start its next episode if the episode ends."""
+    def _step_one(self, step: SimulatorStep, index: int, action: Action) -> None:
+        """Step one simulator."""
         names = self._layout.info_names
         result = self._try(index, "step", _step_simulator, self._simulators[index], action, names)
         step.reward[index] = result.reward
@@ -374,8 +376,15 @@ class InProcessSimulators:
         step.truncated[index] = result.truncated
         step.info[index] = result.info
         self._put(step.next_obs, index, result.obs)
-        if result.terminated or result.truncated:
-            self._put(step.obs, index, self._start_episode(index, seeds))
+
+    def _begin_episode(
+        self, rows: list[np.ndarray], index: int, seeds: Sequence[int | None] | None
+    ) -> None:
+        """Start an episode, after a restart of the simulator if its reset fails."""
+        try:
+            self._put(rows, index, self._start_episode(index, seeds))
+        except SimulatorError as error:
+            self._restart(rows, index, error, seeds)
 
     def _finish_steps(
         self, step: SimulatorStep, moved: np.ndarray, seeds: Sequence[int | None] | None
@@ -442,14 +451,12 @@ class InProcessSimulators:
             SimulatorError: If the simulator has failed too often.
         """
 
-        def keep_alive() -> None:
-            self._go_on(0.0)
-            self._restart_timer_fn(0.0)
-
         while True:
-            wait_for_restart(self._restarts.record_failure(index, error), keep_alive)
-            self._close(index)
+            delay = self._restarts.record_failure(index, error)
+            wait_for_restart(delay, lambda: self._go_on(0.0))
             try:
+                self._restart_timer_fn(0.0)
+                self._close(index)
                 self._simulators[index] = self._try(index, CONSTRUCTION, self._make_simulator)
                 self._put(rows, index, self._start_episode(index, seeds))
                 return
@@ -515,7 +522,10 @@ class InProcessSimulators:
         min_seconds = CONSTRUCTION_SECONDS if what == CONSTRUCTION else 0.0
         self._restart_timer_fn(min_seconds)
         self._go_on(min_seconds)
-        return call_simulator(self._name(index), what, function, *arguments)
+        try:
+            return call_simulator(self._name(index), what, function, *arguments)
+        finally:  # so that the timer expires only where errors of a simulator are handled
+            self._restart_timer_fn(None)
 
     def _name(self, index: int) -> str:
         return f"simulator {self._first + index}"

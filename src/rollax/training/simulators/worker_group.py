@@ -131,7 +131,8 @@ class WorkerSimulators:
         bounds = np.linspace(0, number, min(workers, number) + 1).round().astype(int)
         self._slices = [slice(int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False)]
         self._start_worker, self._layout = start_worker, layout
-        self._restarts = RestartLimit(len(self._slices), max_restarts)
+        sizes = [share.stop - share.start for share in self._slices]
+        self._restarts = RestartLimit(sizes, max_restarts)
         self._messages: list[str] = []
         self._last_obs = jax.tree.map(
             lambda leaf: np.zeros((number, *leaf.shape), leaf.dtype), layout.obs
@@ -192,7 +193,8 @@ class WorkerSimulators:
             step = self._truncate(step, lost)
             self._lost &= ~moved
         self._remember(step.obs, moved)
-        self._record_success(moved & ~step.restarted, step)
+        ended = step.terminated | step.truncated
+        self._restarts.record_success(moved & ~step.restarted, ended & ~step.restarted)
         return step
 
     def pop_restart_messages(self) -> list[str]:
@@ -290,12 +292,6 @@ class WorkerSimulators:
 
         if self._restarts.max_restarts:
             jax.tree.map(put, self._last_obs, obs)
-
-    def _record_success(self, moved: np.ndarray, step: SimulatorStep) -> None:
-        completed = (step.terminated | step.truncated) & ~step.restarted
-        self._restarts.record_success(
-            *(np.array([np.any(each[s]) for s in self._slices]) for each in (moved, completed))
-        )
 
     def _to_mask(self, where: np.ndarray | None) -> np.ndarray:
         """Return `where` as a mask, bool [E]. None selects all simulators."""
