@@ -58,7 +58,7 @@ def check_not_symlink(path: Path) -> None:
     Raises:
         UsageError: If the path is a link.
     """
-    if path.is_symlink():
+    if os.path.islink(path):  # false for an invalid path, unlike `Path.is_symlink`
         raise UsageError(
             f"{path} must not be a link, because it could lead out of its folder. "
             "Replace it with its target."
