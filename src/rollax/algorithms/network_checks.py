@@ -131,6 +131,8 @@ def _check_actor_critics(
     def check(network: ActorCritics) -> None:
         obs, action = make_zeros(environment.observation_space), make_zeros(space)
         found = jax.eval_shape(act, network.actor, obs, action)
+        if not isinstance(found, jax.ShapeDtypeStruct):
+            raise TypeError(f"the policy returns a {type(found).__name__}")
         check_shape(type(network.actor).__name__, "action", found, (space.shape,), f" for {space}")
         for critic in network.critic:
             value = jax.eval_shape(lambda critic, *x: critic(*x), critic, obs, action)
@@ -160,8 +162,8 @@ def _add_check(
             first = describe_error(error).split("\n")[0].rstrip(".")
             raise UsageError(
                 f"A network of {algorithm} must return {output}, but {type(network).__name__} "
-                f"fails with {first}. Wrap it with rollax.from_equinox, "
-                f"from_linen, from_nnx or from_function, with algorithm={algorithm!r}."
+                f"fails with {first}. Wrap it with rollax.from_equinox, from_linen, from_nnx or "
+                f"from_function, with algorithm={algorithm!r}."
             ) from error
         return network
 
