@@ -191,7 +191,7 @@ DISCRETE, CONTINUOUS = "probe/action-observation", "probe/continuous"
     ("name", "id", "outputs", "parts", "critic", "words"),
     [
         ("dqn", DISCRETE, 3, 1, None, r"EquinoxLayer .*action values.*shape \(2,\), got \(3,\)"),
-        ("pqn", DISCRETE, 4, 2, None, r"EquinoxLayer .*action values.*shape \(2,\), got \("),
+        ("pqn", DISCRETE, 4, 2, None, r"EquinoxLayer .*action values.*shape \(2,\), got a tuple"),
         ("sac", CONTINUOUS, 4, 2, 2, r"EquinoxLayer .*mean.*shape \(1,\), got \(2,\)"),
         ("sac", CONTINUOUS, 1, 1, 2, r"EquinoxLayer must return \(mean, log_std\)"),
         ("td3", CONTINUOUS, 3, 1, 2, r"EquinoxLayer .*policy output.*shape \(1,\), got \(3,\)"),
