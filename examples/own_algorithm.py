@@ -16,6 +16,7 @@ from rollax.algorithms.derived_settings import derive_on_policy
 from rollax.algorithms.on_policy import LearnResult, RolloutEnd, on_policy
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.learning import losses, train_state
+from rollax.learning.optimizers import clipped_adam
 from rollax.learning.returns import add_values, estimate_advantages
 from rollax.networks import memory_windows
 
@@ -37,7 +38,7 @@ class A2CConfig:
 
 
 def optimizers(config: A2CConfig, progress: Any) -> dict[str, Any]:
-    optimizer = train_state.clipped_adam(config.learning_rate, 1e-5, 0.5)
+    optimizer = clipped_adam(config.learning_rate, 1e-5, 0.5)
     return {"actor": optimizer, "critic": optimizer}
 
 

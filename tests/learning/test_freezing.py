@@ -12,7 +12,7 @@ import yaml
 
 import rollax
 from rollax.learning.freezing import check_frozen_parts, freeze_parts
-from rollax.learning.train_state import clipped_adam
+from rollax.learning.optimizers import clipped_adam
 from rollax.training.checkpoints.summary import read_summary, write_summary
 from support.runs import FRAMES, NETWORK, SMALL, Script, bits, options
 
