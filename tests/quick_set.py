@@ -12,7 +12,7 @@ from typing import TypedDict
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT / "tests" / "seconds.json"
-BUDGET = 540  # seconds of processor time, to which starting the processes adds about 50 s
+BUDGET = 430  # seconds of processor time, to which starting the processes adds about 50 s
 # Seconds for a file without an entry in seconds.json, and for its marked tests.
 UNKNOWN, UNKNOWN_QUICK = (30.0, 5.0)
 
