@@ -246,7 +246,7 @@ class NormalizedNnx(nnx.Module):
         ),
         (
             lambda env: interop.from_function(plain, lambda p, c, o: o, env, initial_carry=1.0),
-            r"\(carry, \(policy",
+            r"\(carry, outputs",
         ),
         (
             lambda env: interop.from_function(
