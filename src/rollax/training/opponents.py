@@ -179,7 +179,7 @@ def copy_stored_opponents(spec: Spec, run: Path, target: Path) -> None:
     Args:
         spec: Specification of the run. `load_opponents` must have checked its paths.
         run: Folder of the run.
-        target: Folder to which the opponents are copied.
+        target: Folder that receives the copies.
 
     Raises:
         UsageError: If the folder of an opponent contains a symbolic link.

@@ -434,8 +434,8 @@ class Checkpoints:
     def _rank_phases(self, summaries: dict[int, CheckpointSummary]) -> list[list[int]]:
         """Return the steps of each phase with a finite metric, best first.
 
-        Of equal metrics, the newest step is first. The checkpoint at the start of a phase belongs
-        to the phase before.
+        If metrics are equal, the newest step is first. The checkpoint at the start of a phase
+        belongs to the phase before.
         """
         phases: list[list[tuple[float, int]]] = [[] for _ in range(len(self._phase_starts) + 1)]
         for step, summary in summaries.items():
