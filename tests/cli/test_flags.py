@@ -136,7 +136,7 @@ def test_help_is_short_and_help_all_is_complete(rollax: Rollax) -> None:
     )
     for name in (
         "--learning-rate FLOAT",
-        "Learning rate (Adam)",
+        "Learning rate, of the policy only if the critic is separate.",
         "[0.001]",
         "gravity 9.8",
         "\nRun\n",
