@@ -28,3 +28,15 @@ def test_ipython_prints_the_message_or_the_traceback(monkeypatch: pytest.MonkeyP
     lines = error._render_traceback_()
     assert "KeyError: 'inside'" in lines and lines[-1].endswith("did you mean name?")
     assert any("in raised" in line for line in lines)
+
+
+def test_notebooks_show_options_as_python_keywords() -> None:
+    error = raised(
+        UsageError("Raise --env-timeout, or set --env.frame-skip 2. See `ray start --head`.")
+    )
+    (line,) = error._render_traceback_()
+    assert line == (
+        "UsageError: Raise env_timeout, or set arguments['frame_skip'] 2. See `ray start --head`."
+    )
+    (line,) = UsageError("Run: rollax resume runs/a --total-steps 8")._render_traceback_()
+    assert line.endswith("rollax resume runs/a --total-steps 8")

@@ -1,5 +1,7 @@
 """Tests of `repr` and notebook tables, which are short for objects of any size."""
 
+import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +140,16 @@ def test_html_tables_escape_markup(tmp_path: Path) -> None:
         assert "<b>" not in value._repr_html_()
     row = TrialResult(0, "COMPLETE", {"config.gamma": 0.9}, 1.5, [1.5], 64, "run", 0, None)
     check_html(rollax.Swept(tmp_path, [row], {}), "config.gamma", "0.9", "1.5")
+
+
+def test_a_missing_attribute_is_answered_with_a_name() -> None:
+    result = rollax.Result(Path("run"), "done", 0, 1, {}, 1.0, 1.0)
+    for owner, name, hint in (
+        (rollax, "trian", "did you mean train"),
+        (rollax, "evaluate", "It is an attribute of results"),
+        (result, "resume", "Use rollax.resume(result, ...)"),
+    ):
+        with pytest.raises(AttributeError, match=re.escape(hint)):
+            getattr(owner, name)
+    assert not hasattr(rollax, "_private") and not hasattr(result, "unknown")
+    assert copy.copy(result) == result

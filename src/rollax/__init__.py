@@ -5,6 +5,8 @@ does not import JAX, environment suites or plotting libraries.
 """
 
 import importlib
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rollax.runtime import startup  # noqa: F401  must precede the slow imports
@@ -172,7 +174,19 @@ if not TYPE_CHECKING:  # a type checker would accept any attribute
             return value
         if name in _SUBMODULES:
             return importlib.import_module(f"rollax.{name}")
-        raise AttributeError(f"module 'rollax' has no attribute {name!r}")
+        raise AttributeError(f"module 'rollax' has no attribute {name!r}{_attribute_hint(name)}")
+
+    def _attribute_hint(name: str) -> str:
+        """Return a hint that names the attribute or the public name that the user may mean."""
+        is_submodule = importlib.util.find_spec(f"rollax.{name}") is not None
+        if is_submodule or name.startswith("_"):  # asked for by imports and tools
+            return ""
+        result = sys.modules.get("rollax.training.result")
+        if result is not None and hasattr(result.Result, name):
+            return f". It is an attribute of results, such as rollax.train(...).{name}"
+        errors = importlib.import_module("rollax.errors")
+        close = errors.find_similar_names(name, [*__all__, *_SUBMODULES])
+        return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 def __dir__() -> list[str]:

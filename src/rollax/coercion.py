@@ -145,11 +145,14 @@ def format_repr(kind: str, /, **facts: object) -> str:
 
     Args:
         kind: Name of the class.
-        **facts: Attributes to show, as `name=value`.
+        **facts: Attributes to show, as `name=value`. Floats have six significant digits.
     """
-    return (
-        f"{kind}({', '.join(f'{k}={format_value(v)}' for k, v in facts.items() if v is not None)})"
-    )
+    texts = {
+        name: f"{fact:.6g}" if isinstance(fact, float) else format_value(fact)
+        for name, fact in facts.items()
+        if fact is not None
+    }
+    return f"{kind}({', '.join(f'{name}={text}' for name, text in texts.items())})"
 
 
 def coerce_dict(name: str, value: object) -> dict[str, Any]:

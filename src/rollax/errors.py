@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rollax.runtime.shell import options_to_keywords
 from rollax.synonyms.lookup import find_synonym
 
 MAX_NAME_CHARACTERS = 100  # length of a name in an error message
@@ -18,14 +19,15 @@ class UsageError(ValueError):
     """Error that a user can correct.
 
     The command line prints only the message and exits with code 2. IPython and notebooks print only
-    the message, too. The environment variable `ROLLAX_TRACEBACK=1` makes them print the traceback.
+    the message, too, with options as Python keywords. The environment variable `ROLLAX_TRACEBACK=1`
+    makes them print the traceback.
     """
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython prints in place of the traceback."""
         if os.environ.get(TRACEBACK_VARIABLE):
             return "".join(traceback.format_exception(self)).splitlines()
-        return [f"{type(self).__name__}: {error_message(self)}"]
+        return [f"{type(self).__name__}: {options_to_keywords(error_message(self))}"]
 
 
 class UnknownNameError(UsageError):

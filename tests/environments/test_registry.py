@@ -53,6 +53,12 @@ def test_unknown_environments_are_refused_with_a_suggestion(id: str, message: st
         environments.make(id)
 
 
+def test_environments_are_found_by_a_part_of_their_id() -> None:
+    found = environments.list_environments("cartpole")
+    assert {"gymnax/CartPole-v1", "memory/CartPole-v1"} <= set(found)
+    assert all("cartpole" in id.lower() for id in found)
+
+
 def test_unknown_suites_and_arguments_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="did you mean gymnax"):
         environments.list_environments("gymnx")

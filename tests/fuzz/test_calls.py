@@ -266,6 +266,10 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
         ),
         ({"total_step": 8}, "unknown keyword 'total_step': did you mean total_steps"),
         ({"n_stack": 4}, "unknown keyword 'n_stack': rollax calls it frame_stack"),
+        (
+            {"delay": 5, "sede": 1},
+            "Pass arguments={'delay': ...}.\nunknown keyword 'sede': did you mean seed",
+        ),
         ({"algorithm": 5}, "algorithm (5) must be a string"),
         ({"algorithm": ["ppo"]}, "algorithm (['ppo']) must be a string"),
         ({"algorithm": rollax.ppo}, "algorithm ("),

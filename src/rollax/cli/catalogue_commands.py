@@ -52,7 +52,7 @@ def envs(arguments: list[str], shared: SharedOptions) -> int:
         found = environment_table.collect_environment_facts(given.suite)
         lines = [environment_table.format_environment(found)]
     else:
-        found = environment_table.find_environments(given.suite)
+        found = environments.list_environments(given.suite)
         lines = (
             [environment_table.format_suites(found)]
             if environment_table.is_stdout_terminal()

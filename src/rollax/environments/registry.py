@@ -149,22 +149,26 @@ def list_environments(suite: str | None = None) -> list[str]:
     """Return the ids of all environments or of one suite, without importing any suite.
 
     Args:
-        suite: Name of the suite, or None for all suites.
+        suite: Name of the suite, or a part of ids, ignoring case. None returns all ids.
 
     Returns:
         Ids "suite/Name".
 
     Raises:
-        UnknownNameError: If the suite does not exist.
+        UnknownNameError: If no id matches.
     """
     ids = [f"{name}/{environment}" for name, entry in SUITES.items() for environment in entry.names]
     ids += sorted((set(_registered_factories) | set(_find_entry_points())) - set(ids))
     if suite is None:
         return ids
+    matches = [id for id in ids if id.startswith(f"{suite}/")] or [
+        id for id in ids if suite.lower() in id.lower()
+    ]
+    if matches:
+        return matches
     suites = list(dict.fromkeys(id.split("/", 1)[0] for id in ids))
-    if suite not in suites:
-        raise UnknownNameError("suite of environments", suite, suites)
-    return [id for id in ids if id.startswith(f"{suite}/")]
+    is_like_id = find_similar_names(suite, ids) and not find_similar_names(suite, suites)
+    raise UnknownNameError("suite of environments", suite, ids if is_like_id else suites)
 
 
 def parse_packages(id: object) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ import re
 import sys
 from typing import TextIO
 
+from rollax.runtime.shell import is_command_running, options_to_keywords
+
 # C0 except newline and tab, DEL, C1, bidirectional marks, separators, and surrogates.
 _CONTROL_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -95,5 +97,5 @@ def print_note(note: str) -> None:
 
 
 def print_warning(warning: str) -> None:
-    """Print a warning to standard error."""
-    print_note(f"warning: {warning}")
+    """Print a warning to standard error. Outside commands, options become Python keywords."""
+    print_note(f"warning: {warning if is_command_running() else options_to_keywords(warning)}")

@@ -17,7 +17,7 @@ from rollax.coercion import coerce, coerce_dict, format_value
 from rollax.config import MAX_INT32, DataclassInstance, resolve_settings
 from rollax.environments import list_environments
 from rollax.environments.environment import Environment
-from rollax.environments.registry import import_package
+from rollax.environments.registry import default_arguments, import_package
 from rollax.environments.suites.pettingzoo import PETTINGZOO_MESSAGE, is_pettingzoo
 from rollax.environments.suites.table import SUITES, find_suite_of_module
 from rollax.errors import UnknownNameError, UsageError
@@ -77,8 +77,12 @@ def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]
         def call_with_known_keywords(*arguments: P.args, **keywords: P.kwargs) -> R:
             unknown = [name for name in keywords if name not in parameters]
             if unknown:
-                algorithm = keywords.get("algorithm", arguments[0] if arguments else None)
-                raise _unknown_keyword_error(unknown[0], list(parameters), groups, algorithm)
+                passed = dict(zip(parameters, arguments, strict=False)) | keywords
+                errors = [
+                    _unknown_keyword_error(name, list(parameters), groups, passed)
+                    for name in unknown
+                ]
+                raise errors[0] if len(errors) == 1 else UsageError("\n".join(map(str, errors)))
             passed = {*list(parameters)[: len(arguments)], *keywords}
             missing = [name for name in required if name not in passed]
             if missing:
@@ -94,13 +98,20 @@ def check_keywords(**groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]
 
 
 def _unknown_keyword_error(
-    name: str, known: list[str], groups: Mapping[str, type], algorithm: object
+    name: str, known: list[str], groups: Mapping[str, type], passed: Mapping[str, object]
 ) -> UsageError:
     """Return the error for an unknown keyword.
 
-    `known` lists the function's parameters, and `groups` maps group names to settings classes.
+    Args:
+        name: The unknown keyword.
+        known: Names of the parameters of the function.
+        groups: Settings classes, keyed by group name.
+        passed: Arguments of the call, keyed by parameter name.
+
+    Returns:
+        The error.
     """
-    all_entries = list_algorithms()
+    algorithm, all_entries = passed.get("algorithm"), list_algorithms()
     entries = (
         [all_entries[algorithm]]
         if isinstance(algorithm, str) and algorithm in all_entries
@@ -123,6 +134,12 @@ def _unknown_keyword_error(
                 f"unknown keyword {name!r}: it is a setting of {group}. Pass "
                 f"{group}={{{name!r}: ...}}."
             )
+    environment = passed.get("environment")
+    if isinstance(environment, str) and name in _environment_arguments(environment):
+        return UsageError(
+            f"unknown keyword {name!r}: it is an argument of {environment}. Pass "
+            f"arguments={{{name!r}: ...}}."
+        )
     for group, names in settings.items():
         synonym = None if find_synonym(name, known) else find_synonym(name, names)
         if synonym is not None:
@@ -133,6 +150,14 @@ def _unknown_keyword_error(
     return UnknownNameError(
         "keyword", name, dict.fromkeys([*known, *itertools.chain(*settings.values())])
     )
+
+
+def _environment_arguments(id: str) -> list[str]:
+    """Return the names of the arguments of an environment, or an empty list if it is unknown."""
+    try:
+        return list(default_arguments(id))
+    except UsageError:
+        return []
 
 
 def check_not_worker_process() -> None:

@@ -103,6 +103,14 @@ class Result(NamedTuple):
     def __fspath__(self) -> str:
         return str(self.folder)
 
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeError, which names the function of rollax for the attribute."""
+            rollax = importlib.import_module("rollax")
+            hint = f". Use rollax.{name}(result, ...)" if name in rollax.__all__ else ""
+            raise AttributeError(f"'Result' object has no attribute {name!r}{hint}")
+
     def _facts(self) -> dict[str, Any]:
         """Return the values that `repr(result)` shows, keyed by label."""
         member_returns = self.evaluation.get("return_members")

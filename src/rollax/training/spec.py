@@ -205,8 +205,8 @@ def explain_missing_imports(imports: Sequence[str]) -> Iterator[None]:
             ) from None
         if str(error).startswith(("unknown algorithm", "unknown environment")):
             raise UsageError(
-                f"{error} Register the algorithms and environments of a run before you resume it: "
-                "see rollax.register and rollax.register_algorithm."
+                f"{error} Custom environments and algorithms must be registered first, also to "
+                "resume a run: see rollax.register and rollax.register_algorithm."
             ) from None
         raise
 

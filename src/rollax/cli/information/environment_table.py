@@ -13,7 +13,6 @@ from rollax.environments import registry
 from rollax.environments.capabilities import capabilities
 from rollax.environments.suites.suite import Suite
 from rollax.environments.suites.table import SUITES, missing_python_version
-from rollax.errors import UnknownNameError, find_similar_names
 from rollax.networks.observation_encoding import describe_observation
 from rollax.runtime.installation import install_command
 from rollax.spaces import (
@@ -31,35 +30,6 @@ from rollax.training.presets import list_tuned_algorithms
 from rollax.types import Record
 
 LINE_WIDTH = 100
-
-
-def find_environments(words: str | None) -> list[str]:
-    """Return the environment ids of a suite, or all ids that contain a string.
-
-    Args:
-        words: Name of a suite, or a part of ids, ignoring case. None returns all ids.
-
-    Returns:
-        The ids.
-
-    Raises:
-        UnknownNameError: If no id matches.
-    """
-    everything = environments.list_environments()
-    if words is None:
-        return everything
-    suites = list(dict.fromkeys(id.split("/", 1)[0] for id in everything))
-    ids = [id for id in everything if id.split("/", 1)[0] == words] or [
-        id for id in everything if words.lower() in id.lower()
-    ]
-    if ids:
-        return ids
-    known = (
-        everything
-        if find_similar_names(words, everything) and not find_similar_names(words, suites)
-        else suites
-    )
-    raise UnknownNameError("suite of environments", words, known)
 
 
 def format_suites(ids: list[str]) -> str:

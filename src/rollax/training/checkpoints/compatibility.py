@@ -12,7 +12,7 @@ from pathlib import Path
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
-from rollax.runtime.shell import format_command_line
+from rollax.runtime.shell import format_command_line, is_command_running
 from rollax.training.checkpoints import fingerprints
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.compile import program as programs
@@ -364,8 +364,11 @@ def _check_no_warm_start(folder: Path, spec: Spec) -> None:
 
 def _check_unfinished(folder: Path, step: int, end: int) -> None:
     if step > end or (step == end and step in recorder.evaluated_steps(folder)):
-        resume_command = format_command_line("rollax", "resume", folder, "--total-steps", 2 * end)
+        remedy = (
+            format_command_line("rollax", "resume", folder, "--total-steps", 2 * end)
+            if is_command_running()
+            else f"rollax.resume({str(folder)!r}, total_steps={2 * end})"
+        )
         raise UsageError(
-            f"{folder} is finished at {step:,} steps. To continue, raise --total-steps: "
-            f"{resume_command}"
+            f"{folder} is finished at {step:,} steps. To continue, raise --total-steps: {remedy}"
         )

@@ -147,9 +147,10 @@ def plan_warm_start(
             and an array cannot be copied unchanged.
     """
     if source.num_members not in (1, num_members):
+        numbers = "1 member" if num_members == 1 else f"1 or {num_members} members"
         raise UsageError(
-            f"{source.run} must have 1 or {num_members} members to start this run, got "
-            f"{source.num_members}. Set the same number of seeds, or pass one member: "
+            f"{source.run} must have {numbers} to start this run, got {source.num_members}. Set "
+            f"seeds to {source.num_members}, or pass one member: "
             f"init_from=rollax.load({source.run!r}, member=0)."
         )
     names = chosen or [name for name in DEFAULT_PARTS if name in target] or ["archive"]

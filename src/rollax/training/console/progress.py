@@ -18,6 +18,7 @@ from rollax.runtime.printing import (
     mask_secrets,
     print_line,
 )
+from rollax.runtime.shell import is_command_running, options_to_keywords
 
 P = ParamSpec("P")
 
@@ -182,13 +183,15 @@ class LiveDisplay:
 class ResilientDisplay:
     """Display that suppresses write errors (closed pipe, full disk), so that the run continues.
 
-    Text that the output cannot encode is printed with escaped characters.
+    Text that the output cannot encode is printed with escaped characters. Outside commands, options
+    in messages become Python keywords.
     """
 
     def __init__(self, show: Display) -> None:
         self._show, self._is_output_lost = show, False
 
     def message(self, text: str) -> None:
+        text = text if is_command_running() else options_to_keywords(text)
         self._call_safely(self._show.message, text)
 
     def status(self, text: str) -> None:
