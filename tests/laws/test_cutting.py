@@ -12,7 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from laws.programs import assert_close, assert_equal, begun, plain, programs
+from laws.programs import (
+    assert_close,
+    assert_equal,
+    begun,
+    plain,
+    programs,
+    with_one_iteration,
+)
 from laws.table import ARCHIVES, BY_NAME, EACH, first, names
 
 LOOPS = first("ppo-gru", "pqn", "dqn-rainbow", "sac", *ARCHIVES)
@@ -51,7 +58,7 @@ def assert_grows(values: dict[str, jax.Array], forgets: bool) -> None:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_segment_equals_its_steps(name: str) -> None:
-    state, rows, number = start_of(name), [], BY_NAME[name].comparable
+    state, rows, number = with_one_iteration(name, start_of(name)), [], BY_NAME[name].comparable
     end, metrics = programs(name).segment(state, number)
     for _ in range(number):
         state, row = programs(name).step(state)

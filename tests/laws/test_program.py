@@ -11,7 +11,14 @@ import pytest
 
 import rollax
 from counting import forget
-from laws.programs import assert_close, assert_equal, fresh, plain, programs
+from laws.programs import (
+    assert_close,
+    assert_equal,
+    fresh,
+    plain,
+    programs,
+    with_one_iteration,
+)
 from laws.table import ARCHIVES, BY_NAME, first, without_row
 from laws.walk import Counted, Counter
 from rollax import tree
@@ -93,7 +100,7 @@ def test_a_member_equals_the_same_run_alone(name: str) -> None:
     step_all = jax.jit(population(row.make(row.environment)).step)
 
     def member(seed: int, value: float) -> Any:
-        state = programs(name).init(jax.random.key(seed))
+        state = with_one_iteration(name, programs(name).init(jax.random.key(seed)))
         return state._replace(
             config=dataclasses.replace(state.config, **{row.varied: jnp.float32(value)})
         )
@@ -110,6 +117,7 @@ def test_a_member_equals_the_same_run_alone(name: str) -> None:
     for _ in range(row.comparable):
         alone, metrics = step(alone)
     assert_close((alone, metrics), together, 1e-4)
+    forget()  # programs of populations are large
 
 
 def test_one_trace_of_the_score_for_all_settings_and_seeds() -> None:

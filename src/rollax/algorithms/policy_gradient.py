@@ -263,7 +263,9 @@ def policy_gradient_variation(
         gradient = jax.grad(td3.policy_loss)(policy, critic, batch)
         return apply_gradients(optimizer, optimizer_state, policy, gradient), None
 
-    (child, _), _ = jax.lax.scan(
-        step, (policy, optimizer.init(policy)), jnp.arange(config.policy_updates)
-    )
-    return tree.where(buffer.can_sample(replay, learner), child, policy)
+    def climb(policy: Solution) -> Solution:
+        start = policy, optimizer.init(policy)
+        (child, _), _ = jax.lax.scan(step, start, jnp.arange(config.policy_updates))
+        return child
+
+    return jax.lax.cond(buffer.can_sample(replay, learner), climb, lambda policy: policy, policy)
