@@ -112,7 +112,7 @@ def cell_text(cell: dict[str, Any]) -> str:
 
 
 def output_text(output: dict[str, Any]) -> str:
-    """Return an output of a cell: its image, its HTML or its text."""
+    """Return an output of a cell: its image, its HTML, its text or its error."""
     data = output.get("data", {})
     if "image/png" in data:
         picture = "".join(data["image/png"]).replace("\n", "")
@@ -121,7 +121,10 @@ def output_text(output: dict[str, Any]) -> str:
         # An empty line would end the block of HTML in Markdown.
         lines = "".join(data["text/html"]).splitlines()
         return "\n".join(["<div>", *(line for line in lines if line.strip()), "</div>"])
-    text = "".join(output.get("text", data.get("text/plain", ""))).rstrip("\n")
+    lines = output.get("text", data.get("text/plain", ""))
+    if output["output_type"] == "error":
+        lines = "\n".join(output["traceback"])
+    text = "".join(lines).rstrip("\n")
     return f"````text\n{text}\n````"
 
 

@@ -1,10 +1,11 @@
-"""Run the example scripts of five users and record their output.
+"""Run the example scripts of several users and record their output.
 
 Usage: `python examples/days/transcript.py FOLDER [DAY ...]`.
 
 The commands of a script run one after the other in a new folder. FOLDER/DAY.md contains the
-comments of the script as text, and the commands with their output. The environment variable STEPS
-sets the number of training steps (default 200000).
+comments of the script as text, and the commands with their output. Commands after "! " must fail,
+and their errors are recorded too. The environment variable STEPS sets the number of training steps
+(default 200000).
 """
 
 import datetime
@@ -19,6 +20,7 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parents[1]
 DAYS = sorted(path.stem for path in Path(__file__).parent.glob("*.sh"))
 MOST_LINES = 30  # of output per command
+MUST_FAIL = "! "  # negation of the exit code in bash
 
 
 def blocks(day: str) -> list[tuple[str, list[str]]]:
@@ -51,7 +53,7 @@ def _python_path() -> str:
 
 
 def run(command: str, folder: Path, steps: str) -> str:
-    """Run a command and return its output. Exit if the command fails."""
+    """Run a command and return its output. Exit if it fails, or should fail but does not."""
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
@@ -62,7 +64,7 @@ def run(command: str, folder: Path, steps: str) -> str:
     )
     if done.returncode:
         sys.exit(f"{command}\n{done.stdout}{done.stderr}ended with exit code {done.returncode}")
-    return done.stdout
+    return done.stdout + (done.stderr if command.startswith(MUST_FAIL) else "")
 
 
 def shown(output: str) -> list[str]:
@@ -79,6 +81,7 @@ def shown(output: str) -> list[str]:
 
 def in_full(command: str, steps: str) -> str:
     """Return a command with its variables replaced, as a user would type it."""
+    command = command.removeprefix(MUST_FAIL)
     command = re.sub(
         r'"?\$\(\((\d+) \* STEPS\)\)"?', lambda found: str(int(found[1]) * int(steps)), command
     )

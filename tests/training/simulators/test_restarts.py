@@ -25,7 +25,11 @@ from rollax.training.simulators import (
 )
 from rollax.training.simulators.recording import find_actor, to_rollout
 from rollax.training.simulators.restarts import RestartLimit, SimulatorError
-from rollax.training.simulators.vectorized import InProcessSimulators, SimulatorSpec
+from rollax.training.simulators.vectorized import (
+    InProcessSimulators,
+    SimulatorSpec,
+    SimulatorStep,
+)
 from rollax.training.spec import make_spec
 from support.counter_simulator import LIMIT, on_host
 
@@ -266,6 +270,26 @@ def test_a_run_continues_after_failures(
     assert "were made again (number of restarts: " in told and "the counter is broken" in told
     _, resets = policy_episodes.collect_observations(policy, jax.random.key(0), 2, 8)
     assert resets[[0, 7]].all() and "(number of restarts: 2)" in capsys.readouterr().err
+
+
+def test_a_repeated_episode_has_a_new_seed_after_two_failures() -> None:
+    plan = episodes.plan_episodes([jax.random.key(0)], 4)
+    playing = episodes.EpisodeTracker(plan, 2, ())
+    planned = playing.make_seeds(playing.index)
+    step = SimulatorStep(
+        next_obs=np.zeros(2),
+        obs=np.zeros(2),
+        reward=np.zeros(2, np.float32),
+        terminated=np.zeros(2, bool),
+        truncated=np.array([True, False]),
+        info=np.zeros((2, 0), np.float32),
+        restarted=np.array([True, False]),
+    )
+    assert playing.add(step, 100).tolist() == [True, False]
+    assert playing.make_seeds(playing.index) == planned
+    playing.add(step, 100)
+    repeated, unchanged = playing.make_seeds(playing.index)
+    assert repeated not in plan.seeds and unchanged == planned[1]
 
 
 def test_restarts_need_simulators_that_step_separately() -> None:

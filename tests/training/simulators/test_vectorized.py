@@ -29,7 +29,8 @@ from rollax.training.simulators.vectorized import (
     SimulatorSpec,
     SimulatorStep,
 )
-from rollax.training.simulators.workers import MultiprocessSimulators
+from rollax.training.simulators.worker_group import WorkerTask
+from rollax.training.simulators.workers import MultiprocessSimulators, ProcessWorker
 from rollax.visualization.render.render import render
 from support.counter_simulator import FULL, LIMIT, GymnasiumCounter, on_host
 
@@ -234,6 +235,19 @@ def test_the_timeout_applies_to_each_simulator() -> None:
     assert InProcessSimulators(Slow, 4, layout, timeout=0.9).reset([None] * 4).shape == (4, 2)
     with pytest.raises(SimulatorError, match="simulator 0 did not respond within 0.1 s"):
         InProcessSimulators(Slow, 2, layout, timeout=0.1).reset([None] * 2)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_workers_ignore_signals_while_they_start() -> None:
+    """Python would otherwise stop a process before it can ignore the signals."""
+    layout = SimulatorSpec(np.zeros(2, np.float32), ())
+    worker = ProcessWorker(WorkerTask(Slow, 1, layout, 0, 0), 60.0)
+    for _ in range(50):
+        os.kill(worker.process.pid or 0, signal.SIGINT)
+        time.sleep(0.01)
+    assert worker.receive()[0] == "done"
+    worker.close()
+    worker.join(60.0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -225,9 +225,10 @@ def connect_simulators(
         )
 
     def report_restart(message: str) -> None:
+        first_line = message.splitlines()[0].rstrip(".")
         session.warn(
-            f"{message.splitlines()[0]} The simulator is made again, and its episode is truncated. "
-            "The metric env_restarts counts further restarts."
+            f"{first_line}. The simulator is made again, and its episode is truncated. The metric "
+            "env_restarts counts further restarts."
         )
 
     simulators = session.program.simulators

@@ -118,12 +118,29 @@ def describe_result(
     if has_objects or in_python:
         return [*lines, *describe_python_next_steps(result.folder, result.status, spec)]
     steps = _list_next_steps(spec, environment, has_best)
-    if result.status in ("stopped", "failed"):
+    if result.status == "stopped":
         steps = [_NextStep(("resume",), "", "")]
-    elif result.status == "nonfinite":
-        words = ("resume", "--on-nonfinite", "rollback")
-        steps = [_NextStep(words, "", "Continue with other random keys")]
+    elif result.status != "done":
+        option = _find_remedy(result.status, spec)
+        words = ("resume", f"--{option.name.replace('_', '-')}", option.value)
+        steps = [_NextStep(words, "", option.remark)]
     return [*lines, *(_format_command(step, spec, result.folder) for step in steps)]
+
+
+class _Remedy(NamedTuple):
+    """Option with which a run that ended early can continue, with its value and its effect."""
+
+    name: str
+    value: str | int
+    remark: str
+
+
+def _find_remedy(status: str, spec: Spec) -> _Remedy:
+    """Return the option with which a run continues after a failure or a non-finite value."""
+    if status == "nonfinite":
+        return _Remedy("on_nonfinite", "rollback", "Continue with other random keys")
+    limit = max(3, 2 * spec.options.env_restarts)
+    return _Remedy("env_restarts", limit, "Continue, and restart simulators that fail")
 
 
 class _NextStep(NamedTuple):
@@ -204,8 +221,9 @@ def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> l
             "numbers, episodes = policy.evaluate(128, jax.random.key(0))",
         ]
     else:
-        option = ', on_nonfinite="rollback"' if status == "nonfinite" else ""
-        statements = [f"rollax.resume({arguments}{option})"]
+        option = None if status == "stopped" else _find_remedy(status, spec)
+        keyword = "" if option is None else f", {option.name}={option.value!r}"
+        statements = [f"rollax.resume({arguments}{keyword})"]
     passed = " and ".join(
         ["the environment"] * spec.own_environment + ["the network"] * (spec.network == CUSTOM)
     )

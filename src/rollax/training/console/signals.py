@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import multiprocessing.resource_tracker
 import queue
 import signal
 import sys
@@ -22,6 +23,36 @@ def list_stop_signals() -> list[signal.Signals]:
     if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return signals
     return [*signals, signal.SIGHUP]
+
+
+@contextlib.contextmanager
+def hold_stop_signals() -> Iterator[None]:
+    """Deliver stop signals to this thread only after the block.
+
+    A process that starts in the block holds them until it calls `ignore_stop_signals`.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    # Otherwise its start would release the signals in the block.
+    multiprocessing.resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, list_stop_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore_stop_signals() -> None:
+    """Ignore stop signals in a worker process.
+
+    Terminals and schedulers signal all processes, but the main process stops its workers itself.
+    """
+    stops = list_stop_signals()
+    for stop in stops:
+        signal.signal(stop, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
 
 
 class StopRequest:

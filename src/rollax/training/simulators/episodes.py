@@ -126,6 +126,7 @@ class EpisodeTracker:
         self.returns, self.length = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
         self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
         self.info = np.full((*shape, len(names), 3), np.nan)  # mean, sum, last
+        self.num_failures = np.zeros(shape, np.int64)  # of the simulator in each episode
 
     @property
     def alive(self) -> np.ndarray:
@@ -151,6 +152,22 @@ class EpisodeTracker:
         """
         return values[self.member, np.minimum(index, self.number - 1)]
 
+    def make_seeds(self, index: np.ndarray) -> list[int]:
+        """Return the seed of an episode for each simulator.
+
+        An episode is repeated with its seed after the first failure of the simulator. Later
+        repetitions have new seeds, because the failure may depend on the seed.
+
+        Args:
+            index: Index of the episode of each simulator, [P x S].
+        """
+        seeds = self.take_episodes(self.episodes.seeds, index)
+        num_failures = self.take_episodes(self.num_failures, index)
+        return [
+            int(seed) if number < 2 else _make_new_seed(int(seed), int(number))
+            for seed, number in zip(seeds, num_failures, strict=True)
+        ]
+
     def add(self, after: SimulatorStep, max_steps: int) -> np.ndarray:
         """Record one step of all simulators.
 
@@ -167,6 +184,8 @@ class EpisodeTracker:
         self.time += alive
         self.running_info.add(after.info)
         repeated = alive & after.restarted
+        failed = np.flatnonzero(repeated)
+        self.num_failures[self.member[failed], self.index[failed]] += 1
         over = (after.terminated | after.truncated) & ~repeated
         given_up = alive & ~over & ~repeated & (self.time >= max_steps)
         done = np.flatnonzero(alive & (over | given_up))
@@ -210,16 +229,13 @@ def play_episodes(
     """
     episodes, width = playing.episodes, playing.num_parallel
 
-    def seeds(index):
-        return playing.take_episodes(episodes.seeds, index)
-
     def shaped(tree):
         return jax.tree.map(seen, tree)
 
     def flat(leaf):
         return np.asarray(leaf).reshape(playing.index.size, *leaf.shape[seen(playing.index).ndim :])
 
-    obs, carry = simulators.reset(list(seeds(playing.index)), playing.alive), shaped(carry)
+    obs, carry = simulators.reset(playing.make_seeds(playing.index), playing.alive), shaped(carry)
     while np.any(playing.alive):
         check_fn()
         keys, begins = (
@@ -227,13 +243,18 @@ def play_episodes(
             shaped((playing.reset, playing.time)),
         )
         carry, action = act(state, shaped(obs), carry, begins[0], seen(keys), begins[1])
-        following = list(seeds(playing.index + width))
+        following = playing.make_seeds(playing.index + width)
         after = simulators.step(jax.tree.map(flat, action), following, playing.alive)
         needs_reset = playing.add(after, max_steps)
         obs = after.obs
         if np.any(needs_reset):
-            begun = simulators.reset(list(seeds(playing.index)), needs_reset)
+            begun = simulators.reset(playing.make_seeds(playing.index), needs_reset)
             obs = _replace_rows(obs, begun, needs_reset)
+
+
+def _make_new_seed(seed: int, attempt: int) -> int:
+    """Return the seed of a repeated episode."""
+    return int(np.random.SeedSequence((seed, attempt)).generate_state(1)[0]) >> 1
 
 
 def _replace_rows(old: PyTree, new: PyTree, where: np.ndarray) -> PyTree:

@@ -1,9 +1,9 @@
 """Simulators in worker processes, which communicate over pipes."""
 
+import contextlib
 import ctypes
 import multiprocessing
 import pickle
-import signal
 import time
 from collections.abc import Callable, MutableSequence
 from multiprocessing.connection import Connection
@@ -12,8 +12,9 @@ from rollax.environments.environment import Simulator
 from rollax.errors import UsageError
 from rollax.training.console.signals import (
     StopRequested,
+    hold_stop_signals,
+    ignore_stop_signals,
     is_stop_requested,
-    list_stop_signals,
 )
 from rollax.training.simulators.restarts import CONSTRUCTION_SECONDS
 from rollax.training.simulators.vectorized import InProcessSimulators, SimulatorSpec
@@ -88,7 +89,8 @@ class ProcessWorker:
             name=f"simulators {task.first}",
         )
         try:
-            self.process.start()
+            with hold_stop_signals():
+                self.process.start()
         except (
             AttributeError,
             TypeError,
@@ -161,9 +163,7 @@ def run_worker(connection: Connection, calls: MutableSequence[float], task: Work
             lower bound of the time limit of the last one, in seconds.
         task: Simulators of the worker.
     """
-    # Terminals and schedulers signal all processes, but the main process stops its workers itself.
-    for stop in list_stop_signals():
-        signal.signal(stop, signal.SIG_IGN)
+    ignore_stop_signals()
 
     def go_on(min_seconds: float) -> None:
         calls[1] = min_seconds
@@ -179,7 +179,8 @@ def run_worker(connection: Connection, calls: MutableSequence[float], task: Work
             )
         )
 
-    connection.send(answer(make))
+    with contextlib.suppress(OSError):  # the main process stopped before the simulators were made
+        connection.send(answer(make))
     for simulators in made:
         _answer_requests(connection, simulators)
         simulators.close()
