@@ -248,7 +248,7 @@ class Study:
         For a grid, the trials that can train in one program are divided into batches of nearly
         equal size.
         """
-        max_size = self.spec.max_batch_size
+        max_size = self.spec.max_batch_trials
         waiting = optuna_study.waiting_settings(self.drawn) if self.spec.method == "grid" else []
         if not waiting:
             return max_size
@@ -298,13 +298,13 @@ class Study:
                 return
 
 
-def create_study(spec: StudySpec, folder: Path | None, trains_here: bool = False) -> Path:
+def create_study(spec: StudySpec, folder: Path | None, is_trained_here: bool = False) -> Path:
     """Create a study in a folder that is empty or does not exist.
 
     Args:
         spec: Specification of the study.
         folder: Folder of the study. None creates one in `studies/`.
-        trains_here: Whether this process trains the study, so that its devices and packages are
+        is_trained_here: Whether this process trains the study, so that its devices and packages are
             checked.
 
     Returns:
@@ -316,7 +316,7 @@ def create_study(spec: StudySpec, folder: Path | None, trains_here: bool = False
     """
     spec = spec.with_ranking_metric()
     spec.check()
-    if trains_here:
+    if is_trained_here:
         spec.check_trainable_here()
     if folder is not None:
         check_path("study_dir", folder)
