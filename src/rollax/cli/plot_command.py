@@ -40,14 +40,14 @@ class PlotOptions:
 
 def plot(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax plot` and return its exit code."""
-    given = parse_options(PlotOptions, arguments, "rollax plot")
-    if not given.runs:
+    options = parse_options(PlotOptions, arguments, "rollax plot")
+    if not options.runs:
         raise UsageError("plot needs one or more run folders. Run `rollax plot RUN`.")
-    drawn = write_figure(given.runs, given.out, given.figure, print_note)
+    drawn = write_figure(options.runs, options.out, options.figure, print_note)
     for path in drawn:
         print_line(path)
-    is_alone = given.out is None and not given.figure.is_for_paper
-    for path in draw_archives(list(given.runs), drawn[0]) if is_alone else ():
+    is_alone = options.out is None and not options.figure.is_for_paper
+    for path in draw_archives(list(options.runs), drawn[0]) if is_alone else ():
         print_line(path)
     return 0
 

@@ -114,21 +114,21 @@ def collect_report() -> Record:
     return found
 
 
-def format_report(found: Record) -> str:
+def format_report(report: Record) -> str:
     """Format a report as lines of text."""
     lines = [
-        f"python    {found['python']} on {found['platform']}, {found['processors']} processors",
+        f"python    {report['python']} on {report['platform']}, {report['processors']} processors",
         "packages  "
-        + ", ".join(f"{name} {version}" for name, version in found["packages"].items()),
-        "devices   " + ", ".join(found["devices"]),
+        + ", ".join(f"{name} {version}" for name, version in report["packages"].items()),
+        "devices   " + ", ".join(report["devices"]),
     ]
     lines += [
         f"WARNING   {entry['name']} present ({entry['evidence']}) but JAX uses the CPU. "
         f"{entry['remedy']}"
-        for entry in found["unused_accelerators"]
+        for entry in report["unused_accelerators"]
     ]
-    lines += [_extra_line(extra, packages) for extra, packages in found["extras"].items()]
-    writable = "can" if found["runs_writable"] else "CANNOT"
+    lines += [_extra_line(extra, packages) for extra, packages in report["extras"].items()]
+    writable = "can" if report["runs_writable"] else "CANNOT"
     return "\n".join(
         [
             *lines,

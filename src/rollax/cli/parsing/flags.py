@@ -62,7 +62,7 @@ def _check_no_synonym(word: str, groups: Mapping[str, type]) -> None:
 
 
 def _is_unprefixed_option(word: str) -> bool:
-    """Return whether a word is an option without a prefix."""
+    """Return whether a word is an option without a group prefix such as `config.`."""
     return word.startswith("--") and len(word) > 2 and "." not in word.partition("=")[0]
 
 
