@@ -120,13 +120,13 @@ def collect_observations(
 
 
 def compute_reference(
-    single_fn: Callable[[Arrays], Arrays], shapes: InputShapes, inputs: dict[str, np.ndarray]
+    unbatched_fn: Callable[[Arrays], Arrays], shapes: InputShapes, inputs: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Run the original policy on a rollout and carry its recurrent state from step to step.
 
     Args:
-        single_fn: Policy for one environment, as in `PolicyProgram`.
-        shapes: Shapes of the inputs of `single_fn`.
+        unbatched_fn: Policy for one environment, as in `PolicyProgram`.
+        shapes: Shapes of the inputs of `unbatched_fn`.
         inputs: Inputs `[T, E, ...]`, keyed by name, without the recurrent state.
 
     Returns:
@@ -139,8 +139,8 @@ def compute_reference(
     }
     step_inputs = {name: jnp.asarray(x) for name, x in inputs.items() if name in shapes}
 
-    def step(carry: Arrays, current: Arrays) -> tuple[Arrays, Arrays]:
-        outputs = jax.vmap(single_fn)(carry | current)
+    def step(carry: Arrays, current_inputs: Arrays) -> tuple[Arrays, Arrays]:
+        outputs = jax.vmap(unbatched_fn)(carry | current_inputs)
         return {name: outputs[f"next_{name}"] for name in carry}, outputs
 
     outputs = jax.jit(lambda carry, step_inputs: jax.lax.scan(step, carry, step_inputs)[1])(
@@ -175,7 +175,7 @@ def compare_with_policy(
     if KEY in exported.shapes:
         keys = jax.random.split(jax.random.key(1), (NUM_STEPS, NUM_ENVS))
         inputs[KEY] = np.asarray(jax.random.key_data(keys))
-    expected = compute_reference(exported.single_fn, exported.shapes, inputs)
+    expected = compute_reference(exported.unbatched_fn, exported.shapes, inputs)
     expected_outputs = {
         name: value for name, value in expected.items() if not name.startswith("next_")
     }
