@@ -268,7 +268,7 @@ def _format_best(run: RunFacts) -> str:
 
 
 def evaluation_records(run: RunFacts) -> list[Record]:
-    """Return the records of evaluations. If members share founders, intervals are set to None."""
+    """Return the records of evaluations, with intervals of None for members of common ancestry."""
     evaluations = [record for record in run.records if record.get("event") == "evaluation"]
     if not run.spec.evolve:
         return evaluations
