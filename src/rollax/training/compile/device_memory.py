@@ -53,10 +53,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
-def is_negligible_size(number: float) -> bool:
+def is_negligible_size(num_bytes: float) -> bool:
     """Return whether a size in bytes is at most 1 % of memory, so that tracing is unnecessary."""
     available = available_memory_bytes()
-    return available is None or 100 * number <= available
+    return available is None or 100 * num_bytes <= available
 
 
 def largest_result_bytes(function: Callable[..., PyTree], *arguments: PyTree) -> int:

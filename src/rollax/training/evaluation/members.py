@@ -31,7 +31,7 @@ def score_members(
 
     Args:
         spec: Specification of the run.
-        step: Environment frames at the evaluation.
+        step: Environment steps at the evaluation.
         episodes: Episode records with leading axis [P].
         agent_types: Type of each agent.
         metric: Custom metrics function, or None. It is called with the episodes of each member.
