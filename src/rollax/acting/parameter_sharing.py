@@ -178,10 +178,10 @@ def act_agents(
         The action and the memory after the step.
     """
 
-    def one(values, carry, obs, reset, key):
+    def choose_without_extras(values, carry, obs, reset, key):
         return (*choose(values, carry, obs, key), ())
 
-    carry, action, _ = make_policy(agent_groups, one, parameters)(
+    carry, action, _ = make_policy(agent_groups, choose_without_extras, parameters)(
         carry, obs, jnp.zeros((), bool), key
     )
     return action, carry

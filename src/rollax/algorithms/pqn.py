@@ -117,7 +117,7 @@ class PQNConfig:
 
 
 class PQNExtras(NamedTuple):
-    """Extras of the training policy, recorded at each step of a stream.
+    """Extras of the training policy, recorded at each step of one agent.
 
     Attributes:
         raw_action: The action.
@@ -241,7 +241,7 @@ def sample_action(
     reset: jax.Array,
     key: jax.Array,
 ) -> tuple[Carry, jax.Array, PQNExtras]:
-    """Sample an action in one step of one stream.
+    """Sample the action of one agent in one environment.
 
     Returns:
         The memory after the step, the action, and its `PQNExtras`.
@@ -265,7 +265,7 @@ def choose_evaluation_action(
     obs: Observation,
     key: jax.Array,
 ) -> tuple[Carry, jax.Array]:
-    """Choose the action of one stream in evaluation.
+    """Choose the action of one agent in evaluation.
 
     The action is the best action if `greedy` is true. Otherwise it is an epsilon-greedy action with
     the final epsilon.

@@ -58,6 +58,6 @@ def step_with_physics(
 
 
 def take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
-    """Return the state after one step. All later states have the same dtypes."""
+    """Return the state of a suite environment after one step, to read the dtypes of its leaves."""
     start = jax.tree.map(jnp.asarray, dynamics.reset(key))
     return dynamics.step(start, jnp.zeros(dynamics.action_size))
