@@ -46,17 +46,17 @@ class _BatchDisplay:
     """Display that adds the name of the batch to the messages and progress of a run."""
 
     def __init__(self, display: Display, name: str) -> None:
-        self._show, self._name = display, name
+        self._display, self._name = display, name
 
     def message(self, text: str) -> None:
         if text.startswith(ALWAYS_SHOWN_PREFIXES):
-            self._show.message(f"{self._name}: {text}")
+            self._display.message(f"{self._name}: {text}")
 
     def status(self, text: str) -> None:
-        self._show.status(f"{self._name}: {text}")
+        self._display.status(f"{self._name}: {text}")
 
     def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
-        self._show.progress(done, total, {"batch": self._name, **figures})
+        self._display.progress(done, total, {"batch": self._name, **figures})
 
     def picture(self, make: Callable[[], Text | None]) -> None: ...
 
@@ -178,7 +178,7 @@ def _report_problem(
     display.message(f"Batch {batch.folder.name} cannot be trained: {problem}")
     for number in numbers:
         optuna_study.tell_result(
-            study.drawn, number, None, {"problem": problem, "batch": batch.folder.name}
+            study.optuna_study, number, None, {"problem": problem, "batch": batch.folder.name}
         )
 
 
@@ -329,7 +329,7 @@ def _report_results(study: Study, batch: Batch, result: Result) -> None:
         if not is_known:
             attributes["problem"] = problem
         value = float(values.mean()) if is_known else None
-        optuna_study.tell_result(study.drawn, number, value, attributes)
+        optuna_study.tell_result(study.optuna_study, number, value, attributes)
 
 
 def _read_evolved_settings(folder: Path) -> list[Settings]:
@@ -362,7 +362,7 @@ class _PruningCallback:
     def __init__(self, study: Study, batch: Batch) -> None:
         self._study, self._batch = study, batch
         self._numbers = batch.runs[-1].numbers
-        states = optuna_study.trial_states(study.drawn)
+        states = optuna_study.trial_states(study.optuna_study)
         self.live = [number for number in self._numbers if states[number] == "RUNNING"]
 
     def __call__(self, evaluated: Evaluated) -> bool:
@@ -376,7 +376,9 @@ class _PruningCallback:
             attributes = _make_trial_attributes(
                 self._batch, evaluated.step, scores_by_trial[number]
             )
-            optuna_study.tell_result(self._study.drawn, number, None, attributes, is_pruned=True)
+            optuna_study.tell_result(
+                self._study.optuna_study, number, None, attributes, is_pruned=True
+            )
             self.live.remove(number)
         return len(self.live) <= FORK_THRESHOLD * len(self._numbers)
 
@@ -384,13 +386,15 @@ class _PruningCallback:
         """Return the numbers of the trials to prune. `values` is keyed by trial number."""
         study = self._study
         for number, value in values.items():
-            optuna_study.report_value(study.drawn, number, step, value, is_pruning_enabled=False)
+            optuna_study.report_value(
+                study.optuna_study, number, step, value, is_pruning_enabled=False
+            )
         if study.spec.search.pruner != "halving":
             return [
                 number
                 for number, value in values.items()
                 if optuna_study.report_value(
-                    study.drawn, number, step, value, is_pruning_enabled=True
+                    study.optuna_study, number, step, value, is_pruning_enabled=True
                 )
             ]
         num_halvings = sum(
