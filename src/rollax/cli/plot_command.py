@@ -52,12 +52,12 @@ def plot(arguments: list[str], shared: SharedOptions) -> int:
     return 0
 
 
-def draw_archives(runs: list[Path], curves: Path) -> list[Path]:
+def draw_archives(runs: list[Path], curves_file: Path) -> list[Path]:
     """Draw the archives of one run, or compare the archives of two runs.
 
     Args:
         runs: Run folders or patterns. For three or more runs, nothing is drawn.
-        curves: File with the learning curves. A comparison is written to the same folder.
+        curves_file: File with the learning curves. A comparison is written to the same folder.
 
     Returns:
         The written files.
@@ -65,6 +65,9 @@ def draw_archives(runs: list[Path], curves: Path) -> list[Path]:
     runs = find_runs(runs)
     if len(runs) == 2:
         return archive_comparison.write_archive_comparison(
-            runs[0], runs[1], curves.with_name(f"{curves.stem}-archives.png"), print_warning
+            runs[0],
+            runs[1],
+            curves_file.with_name(f"{curves_file.stem}-archives.png"),
+            print_warning,
         )
     return archive_figure.write_archive_files(runs[0], print_warning) if len(runs) == 1 else []

@@ -100,9 +100,9 @@ def _choose_format(options: TableOptions) -> TableFormat:
     return FORMATS_BY_SUFFIX[options.out.suffix.lower()]
 
 
-def _list_targets(out: Path, kind: TableFormat, kinds: tuple[TableKind, ...]) -> list[Path]:
+def _list_targets(out: Path, table_format: TableFormat, kinds: tuple[TableKind, ...]) -> list[Path]:
     """Return the paths of the output files: one file, or for CSV one file per table."""
-    if kind != "csv":
+    if table_format != "csv":
         return [out]
     return [out, *(out.with_name(f"{out.stem}-{name}{out.suffix}") for name in kinds[1:])]
 
@@ -131,9 +131,9 @@ def _terminal_width() -> int | None:
     return console.width if console.is_terminal else None
 
 
-def _format_table(table: RunTable, kind: TableFormat, width: int | None) -> str:
-    if kind == "latex":
+def _format_table(table: RunTable, table_format: TableFormat, width: int | None) -> str:
+    if table_format == "latex":
         return table.to_latex()
-    if kind == "markdown":
+    if table_format == "markdown":
         return table.to_markdown()
-    return table.to_csv() if kind == "csv" else table.to_string(width)
+    return table.to_csv() if table_format == "csv" else table.to_string(width)

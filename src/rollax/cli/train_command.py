@@ -132,9 +132,9 @@ def _print_result(summary: Record, is_requested: bool) -> None:
         print_run_summary(summary, is_requested)
 
 
-def _expand_options(words: list[str], kinds: AlgorithmEntry, environment: str) -> list[str]:
+def _expand_options(words: list[str], entry: AlgorithmEntry, environment: str) -> list[str]:
     """Return the arguments with full option names, and with switches in the form without values."""
-    groups = {"config.": kinds.config, "network.": kinds.network_config}
+    groups = {"config.": entry.config, "network.": entry.network_config}
     words = flags.expand_option_names(
         words, RunOptions, groups, lambda: environments.default_arguments(environment)
     )

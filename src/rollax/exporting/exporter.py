@@ -286,12 +286,14 @@ def check_exportable(policy: Policy, folder: Path) -> None:
         )
 
 
-def make_files(policy: Policy, kind: ExportFormat, batch: int | None, greedy: bool) -> PolicyFiles:
+def make_files(
+    policy: Policy, export_format: ExportFormat, batch: int | None, greedy: bool
+) -> PolicyFiles:
     """Export a policy to files in memory and compare the files with the policy.
 
     Args:
         policy: Policy to export.
-        kind: Export format.
+        export_format: Export format.
         batch: Number of environments per call, or None for any number.
         greedy: Whether to take the most likely actions instead of sampling.
 
@@ -302,14 +304,14 @@ def make_files(policy: Policy, kind: ExportFormat, batch: int | None, greedy: bo
         UsageError: If the format does not support the policy.
         RuntimeError: If the exported files return different actions than the policy.
     """
-    rewrites = {"erf_inv": erf_inv} if kind.needs_lowering else {}
+    rewrites = {"erf_inv": erf_inv} if export_format.needs_lowering else {}
     exported = make_policy_program(policy, batch, greedy, rewrites)
     source = None
-    if kind.needs_lowering:
+    if export_format.needs_lowering:
         exported = exported._replace(program=replace_key_with_uniforms(exported.program)[0])
         source = replace_key_with_uniforms(make_policy_program(policy, NUM_ENVS, greedy).program)[1]
-    files = kind.write(exported.program)
-    act_fn = kind.open(files)
+    files = export_format.write(exported.program)
+    act_fn = export_format.open(files)
     outputs = sorted(exported.program.outputs)
 
     def act(inputs: Arrays) -> Arrays:

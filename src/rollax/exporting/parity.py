@@ -199,20 +199,20 @@ def compare_with_policy(
 
 
 def run_exported(
-    program: Program, act: Callable[[Arrays], Arrays], inputs: Arrays, start: int, size: int
+    program: Program, act: Callable[[Arrays], Arrays], inputs: Arrays, start: int, num_envs: int
 ) -> dict[str, np.ndarray]:
-    """Run the exported policy in `size` environments, starting with environment `start`.
+    """Run the exported policy in `num_envs` environments, starting with environment `start`.
 
     Indices beyond the last environment wrap around.
 
     Returns:
         Outputs `[T, size, ...]`, keyed by name.
     """
-    environment_indices = np.arange(start, start + size) % NUM_ENVS
+    environment_indices = np.arange(start, start + num_envs) % NUM_ENVS
     names = [name for name in program.inputs if not _is_carry(name)]
     shapes = {name: program.types[n] for name, n in program.inputs.items() if _is_carry(name)}
     carry = {
-        name: np.zeros((size, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()
+        name: np.zeros((num_envs, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()
     }
     rows = []
     for time in range(NUM_STEPS):

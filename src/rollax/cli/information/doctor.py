@@ -41,14 +41,15 @@ class UnusedAccelerator(NamedTuple):
 def unused_accelerators(
     environ: Mapping[str, str] = os.environ,
     exists: Callable[[Path], bool] = Path.exists,
-    which: Callable[[str], str | None] = shutil.which,
+    find_program_fn: Callable[[str], str | None] = shutil.which,
 ) -> list[UnusedAccelerator]:
     """Return the accelerators that JAX does not use, with a remedy for each.
 
     Args:
         environ: Environment variables.
         exists: Function that returns whether a file exists.
-        which: Function that returns the path of a program on PATH, or None (see `shutil.which`).
+        find_program_fn: Function that returns the path of a program on PATH, or None, such as
+            `shutil.which`.
 
     Returns:
         One entry per kind of accelerator. Empty if the default backend of JAX is not the CPU.
@@ -57,7 +58,7 @@ def unused_accelerators(
         return []
     found = []
     nvidia = next((str(path) for path in (NVIDIA_DRIVER, NVIDIA_DEVICE) if exists(path)), None)
-    nvidia = nvidia or which("nvidia-smi")
+    nvidia = nvidia or find_program_fn("nvidia-smi")
     if nvidia is not None:
         cuda = f"cuda{cuda_version()}"
         plugins = ("jax-cuda12-plugin", "jax-cuda13-plugin")

@@ -33,11 +33,11 @@ from rollax.types import Record
 LINE_WIDTH = 100
 
 
-def find_environments(words: str | None) -> list[str]:
+def find_environments(query: str | None) -> list[str]:
     """Return the environment ids of a suite, or all ids that contain a string.
 
     Args:
-        words: Name of a suite, or a part of ids, ignoring case. None returns all ids.
+        query: Name of a suite, or a substring of ids, ignoring case. None returns all ids.
 
     Returns:
         The ids.
@@ -46,20 +46,20 @@ def find_environments(words: str | None) -> list[str]:
         UnknownNameError: If no id matches.
     """
     everything = environments.list_environments()
-    if words is None:
+    if query is None:
         return everything
     suites = list(dict.fromkeys(id.split("/", 1)[0] for id in everything))
-    ids = [id for id in everything if id.split("/", 1)[0] == words] or [
-        id for id in everything if words.lower() in id.lower()
+    ids = [id for id in everything if id.split("/", 1)[0] == query] or [
+        id for id in everything if query.lower() in id.lower()
     ]
     if ids:
         return ids
     known = (
         everything
-        if find_similar_names(words, everything) and not find_similar_names(words, suites)
+        if find_similar_names(query, everything) and not find_similar_names(query, suites)
         else suites
     )
-    raise UnknownNameError("suite of environments", words, known)
+    raise UnknownNameError("suite of environments", query, known)
 
 
 def format_suites(ids: list[str]) -> str:

@@ -60,13 +60,13 @@ class OptionHelp(NamedTuple):
         name: Name with dashes and prefix, for example `--config.learning-rate`.
         values: Placeholder for the values of the option, for example `FLOAT`.
         default: Default value as text.
-        words: Description.
+        description: Description.
     """
 
     name: str
     values: str
     default: str
-    words: str
+    description: str
 
 
 class OptionGroup(NamedTuple):
@@ -160,7 +160,7 @@ def _make_option_table(options: list[OptionHelp]) -> Table:
         name = Text(f"  {option.name}", style="cyan").append(
             f" {option.values}" if option.values else "", style="dim"
         )
-        words = Text(option.words)
+        words = Text(option.description)
         table.add_row(
             name, words.append(f" [{option.default}]" if option.default else "", style="green")
         )
