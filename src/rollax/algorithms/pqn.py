@@ -152,19 +152,19 @@ class PQNBatch(NamedTuple):
 
 
 def loss(
-    network: Network, observations: normalization.Moments | None, data: PQNBatch
+    network: Network, obs_moments: normalization.Moments | None, data: PQNBatch
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Return the loss, the mean of (Q(s, a) - R)^2 / 2 over a minibatch `[L, B]`, and its metrics.
 
     Args:
         network: Action-value network.
-        observations: Observation statistics, or None if observations are not normalized.
+        obs_moments: Observation statistics, or None if observations are not normalized.
         data: Minibatch of B sequences of L steps, `[L, B, ...]`.
 
     Returns:
         The loss, and the means "loss", "td_error" (absolute) and "selected_q", keyed by name.
     """
-    network = train_state.add_normalization(network, observations)
+    network = train_state.add_normalization(network, obs_moments)
     _, values = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
     selected_q = jax.vmap(select_q)(values, data.action)
     td_error = selected_q - data.target
