@@ -118,8 +118,8 @@ def check_evaluation_memory(
     evaluate: Callable[[State, jax.Array], PyTree],
     state: State,
     environment: Environment,
-    episodes: int,
-    members: int = 1,
+    num_episodes: int,
+    num_members: int = 1,
     has_user_objects: bool = False,
 ) -> None:
     """Check that an evaluation can be traced and fits into memory.
@@ -128,29 +128,31 @@ def check_evaluation_memory(
         evaluate: Evaluation function. It maps `(state, key)` to episodes.
         state: State of one member, or its abstract shapes.
         environment: Environment of evaluations.
-        episodes: Number of parallel episodes.
-        members: Number of members that are evaluated at the same time.
+        num_episodes: Number of parallel episodes.
+        num_members: Number of members that are evaluated at the same time.
         has_user_objects: Whether the user passed the environment or the network as an object.
 
     Raises:
         UsageError: If the evaluation does not fit, or the user's objects cannot be traced.
     """
     if not has_user_objects and device_memory.is_negligible_size(
-        episodes * members * (spaces.flat_size(environment.observation_space) * 4 + 64)
+        num_episodes * num_members * (spaces.flat_size(environment.observation_space) * 4 + 64)
     ):
         return
     with explain_tracing_errors(has_user_objects, "an evaluation"):
         needed = (
             device_memory.largest_result_bytes(evaluate, state, jax.eval_shape(jax.random.key, 0))
-            * members
+            * num_members
         )
-    fitting = int(episodes * 0.8 * (device_memory.available_memory_bytes() or 0) / max(needed, 1))
-    what = f"an evaluation of {episodes} episodes at once"
+    fitting = int(
+        num_episodes * 0.8 * (device_memory.available_memory_bytes() or 0) / max(needed, 1)
+    )
+    what = f"an evaluation of {num_episodes} episodes at once"
     device_memory.check_memory(
         needed,
         None,
         what,
-        f"Use {fitting} episodes" + ", or fewer seeds" * (members > 1),
+        f"Use {fitting} episodes" + ", or fewer seeds" * (num_members > 1),
     )
 
 

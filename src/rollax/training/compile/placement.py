@@ -26,7 +26,7 @@ class RunFunctions(NamedTuple):
         config: Settings of the algorithm.
         run_key: Key for training. For an evolving population, `(training keys, offspring keys)`.
         eval_key: Key for evaluation.
-        abstract: Shapes and types of the state.
+        abstract_state: Shapes and types of the state.
     """
 
     algorithm: Algorithm
@@ -34,7 +34,7 @@ class RunFunctions(NamedTuple):
     config: Any
     run_key: Any
     eval_key: jax.Array
-    abstract: Any
+    abstract_state: Any
 
 
 class JittedFunctions(NamedTuple):
@@ -65,22 +65,22 @@ class JittedFunctions(NamedTuple):
 
 
 def jit_functions(
-    spec: Spec, parts: RunFunctions, run: Callable[..., tuple[State, Metrics]]
+    spec: Spec, functions: RunFunctions, run: Callable[..., tuple[State, Metrics]]
 ) -> JittedFunctions:
     """Jit the functions of a run with shardings for its arrays.
 
     Args:
         spec: Specification of the run.
-        parts: Functions of the run and their initial arguments.
+        functions: Functions of the run and their initial arguments.
         run: Function that runs a segment of updates.
 
     Returns:
         The jitted functions and the placement.
     """
     is_population = spec.num_members > 1
-    evaluate = parts.evaluate
+    evaluate = functions.evaluate
     mesh = make_device_mesh(spec, is_population)
-    state = with_shardings(parts.algorithm, parts.abstract, mesh, is_population)
+    state = with_shardings(functions.algorithm, functions.abstract_state, mesh, is_population)
     if mesh is not None and is_population:
         run = sharding.shard_map_over_members(run, mesh, (0, None), (0, 1))
         evaluate = sharding.shard_map_over_members(evaluate, mesh, (0, 0), 0)
@@ -97,7 +97,7 @@ def jit_functions(
 
     return JittedFunctions(
         init=jax.jit(
-            parts.algorithm.init, out_shardings=None if process_mesh is None else state_sharding
+            functions.algorithm.init, out_shardings=None if process_mesh is None else state_sharding
         ),
         run=jax.jit(
             run,

@@ -350,20 +350,20 @@ def compile_program(
     shown = evaluation_environment(spec, environment)
     is_population = spec.num_members > 1
     make_functions = population_functions if is_population else _single_run_functions
-    parts = make_functions(spec, algorithm, shown)
+    functions = make_functions(spec, algorithm, shown)
     capacity = _segment_capacity(spec)
     if is_on_host(environment):
-        return _compile_host_program(spec, algorithm, parts, (environment, shown), capacity)
-    compiled = jit_functions(spec, parts, segment(parts.algorithm, capacity))
+        return _compile_host_program(spec, algorithm, functions, (environment, shown), capacity)
+    compiled = jit_functions(spec, functions, segment(functions.algorithm, capacity))
     state, replicate = compiled.abstract_state, compiled.replicate
     training = _make_training_programs(spec, algorithm, compiled)
     started = time.monotonic()
-    run_key, config = replicate(parts.run_key), replicate(parts.config)
+    run_key, config = replicate(functions.run_key), replicate(functions.config)
     lowered = {}
     if should_initialize:
         lowered["init"] = compiled.init.lower(run_key, config)
     if should_evaluate:
-        lowered["evaluate"] = compiled.evaluate.lower(state, replicate(parts.eval_key))
+        lowered["evaluate"] = compiled.evaluate.lower(state, replicate(functions.eval_key))
     ready = _compile_lowered(lowered, training)
     begin = ready["init"] if should_initialize else compiled.init
     evaluate_state = ready["evaluate"] if should_evaluate else compiled.evaluate
@@ -380,7 +380,7 @@ def compile_program(
         return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     def evaluate(state: State, updates: int) -> Episodes:
-        key = replicate(_evaluation_key(spec, parts.eval_key, updates))
+        key = replicate(_evaluation_key(spec, functions.eval_key, updates))
         return jax.device_get(background.execute(evaluate_state, state, key))
 
     def evolve_members(state: State) -> tuple[State, Generation]:
@@ -388,7 +388,7 @@ def compile_program(
         return training.evolve(state)
 
     return Program(
-        algorithm=parts.algorithm,
+        algorithm=functions.algorithm,
         environment=shown,
         num_members=spec.num_members if is_population else None,
         abstract_state=state,
@@ -436,7 +436,7 @@ def _make_training_programs(
 def _compile_host_program(
     spec: Spec,
     algorithm: Algorithm,
-    parts: RunFunctions,
+    functions: RunFunctions,
     environments: tuple[Environment, Environment],
     capacity: int,
 ) -> Program:
@@ -445,26 +445,30 @@ def _compile_host_program(
     `environments` are those of training and evaluation, and `capacity` is the maximum number of
     updates per call.
     """
-    acts = SimulatorRunner(spec, algorithm, parts.algorithm, environments, parts.abstract)
+    acts = SimulatorRunner(
+        spec, algorithm, functions.algorithm, environments, functions.abstract_state
+    )
     many = spec.num_members > 1
-    begin = jax.jit(parts.algorithm.init)
-    evolving_members = _compile_evolve(spec, population(algorithm), parts.abstract, None, None)
+    begin = jax.jit(functions.algorithm.init)
+    evolving_members = _compile_evolve(
+        spec, population(algorithm), functions.abstract_state, None, None
+    )
     training = TrainingPrograms(lambda: (acts.compile(capacity), {}), lambda: evolving_members)
 
     def evaluate(state: State, updates: int) -> Episodes:
-        key = _evaluation_key(spec, parts.eval_key, updates)
+        key = _evaluation_key(spec, functions.eval_key, updates)
         return acts.evaluate(state, list(key) if many else [key])
 
     def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
         training.make()
         return acts.advance(state, num_updates)
 
-    init = functools.partial(background.execute, begin, parts.run_key, parts.config)
+    init = functools.partial(background.execute, begin, functions.run_key, functions.config)
     return Program(
-        algorithm=parts.algorithm,
+        algorithm=functions.algorithm,
         environment=environments[1],
         num_members=spec.num_members if many else None,
-        abstract_state=parts.abstract,
+        abstract_state=functions.abstract_state,
         init=init,
         advance=advance,
         evaluate=evaluate,
@@ -530,7 +534,7 @@ def _single_run_functions(
         config=_member_config(spec, member),
         run_key=keys.training_key(seed),
         eval_key=keys.evaluation_key(_evaluation_seed(spec, seed)),
-        abstract=abstract_member_state(spec, algorithm),
+        abstract_state=abstract_member_state(spec, algorithm),
     )
 
 
@@ -567,7 +571,7 @@ def population_functions(
         config=config,
         run_key=run_key,
         eval_key=_stack_keys(keys.evaluation_key, [_evaluation_seed(spec, s) for s in seeds]),
-        abstract=jax.eval_shape(running.init, shapes, config),
+        abstract_state=jax.eval_shape(running.init, shapes, config),
     )
 
 
@@ -591,7 +595,7 @@ def _apply_to_members(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 def _compile_evolve(
     spec: Spec,
-    members: Algorithm,
+    algorithm: Algorithm,
     abstract_state: State,
     state_sharding: PyTree,
     replicated_sharding: jax.sharding.Sharding | None,
@@ -604,7 +608,7 @@ def _compile_evolve(
         return None
     out_shardings = None if state_sharding is None else (state_sharding, replicated_sharding)
     jitted = jax.jit(
-        lambda state: evolve(members, state, spec.evolve, spec.method),
+        lambda state: evolve(algorithm, state, spec.evolve, spec.method),
         donate_argnums=0,
         out_shardings=out_shardings,
     )

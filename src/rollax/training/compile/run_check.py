@@ -133,10 +133,12 @@ def _check_evolution(
     parts = programs.population_functions(spec, algorithm, environments[1])
     # Both raise UnknownNameError for an unknown metric.
     if on_host:
-        runner = SimulatorRunner(spec, algorithm, parts.algorithm, environments, parts.abstract)
-        jax.eval_shape(runner.learn, parts.abstract, runner.abstract)
+        runner = SimulatorRunner(
+            spec, algorithm, parts.algorithm, environments, parts.abstract_state
+        )
+        jax.eval_shape(runner.learn, parts.abstract_state, runner.abstract)
     else:
-        jax.eval_shape(parts.algorithm.step, parts.abstract)
+        jax.eval_shape(parts.algorithm.step, parts.abstract_state)
 
 
 def has_episode_metrics(algorithm: Algorithm, state: State) -> bool:
