@@ -3,7 +3,8 @@
 "Parameters" stands for the parameters of a network, its optimizer states or its statistics. If all
 agents share one set of parameters, as in single-agent environments, it is passed as a single
 pytree. Otherwise parameters are a dictionary keyed by the name of an agent group. If the agents of
-a group have separate parameters, its leaves have a leading axis with one entry per agent.
+a group have separate parameters, its leaves have a leading axis with one entry per agent. A stream
+is the experience of one agent in one environment.
 """
 
 from collections.abc import Callable

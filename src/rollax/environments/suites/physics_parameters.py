@@ -24,7 +24,7 @@ def reset_with_physics(
     physics: Physics,
     key: jax.Array,
 ) -> Any:
-    """Return the state of the suite at the start of an episode.
+    """Reset a suite environment that has other physics parameters, and return its state.
 
     Args:
         replace_physics: Function that returns a copy of an environment with other parameters.
@@ -43,7 +43,7 @@ def step_with_physics(
     state: State,
     action: jax.Array,
 ) -> Any:
-    """Return the state of the suite after a step.
+    """Step a suite environment that has other physics parameters, and return its state.
 
     Under jit, the suite receives new dictionaries and may write into them.
 
