@@ -404,17 +404,17 @@ def test_existing_files_are_not_overwritten(variant, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "paper.csv").write_text("mine")
     figure = FigureOptions(only=("return",), csv=True)
-    assert [path.name for path in write_figure(folders, options=figure)] == [
+    assert [path.name for path in write_figure(folders, figure=figure)] == [
         "paper-2.png",
         "paper-2.csv",
     ]
-    assert [path.name for path in write_figure(folders, options=figure)] == [
+    assert [path.name for path in write_figure(folders, figure=figure)] == [
         "paper-3.png",
         "paper-3.csv",
     ]
     assert (tmp_path / "paper.csv").read_text() == "mine"
     # In the figures of the run.
-    assert [path.name for path in write_figure(folders[:1], options=figure)] == [
+    assert [path.name for path in write_figure(folders[:1], figure=figure)] == [
         "paper.png",
         "paper.csv",
     ]

@@ -55,7 +55,7 @@ class DrawnFigure(NamedTuple):
 def write_figure(
     runs: RunPath | Iterable[RunPath],
     out: Path | str | None = None,
-    options: FigureOptions | None = None,
+    figure: FigureOptions | None = None,
     notify_fn: Callable[[str], object] = ignore_message,
 ) -> list[Path]:
     """Draw runs with `draw_figure` and write the figure and its tables.
@@ -64,7 +64,7 @@ def write_figure(
         runs: Results of runs, run folders, folders that contain runs, or glob patterns.
         out: Output file ending in .png, .pdf or .svg. Defaults to a file in `figures/` of a single
             run, or to a new file in the current folder.
-        options: Content and layout. Defaults to an overview.
+        figure: Content and layout. Defaults to an overview.
         notify_fn: Function that receives notes for the caption and warnings.
 
     Returns:
@@ -74,7 +74,7 @@ def write_figure(
         UsageError: If a folder is not a run, there is nothing to draw, the options are invalid, or
             a file cannot be written.
     """
-    options = validate_options(options)
+    options = validate_options(figure)
     folders = find_folders(runs, notify_fn)
     target = _resolve_output_path(folders, out, "paper.png" if options.is_for_paper else "")
     return save_figure(draw_figure(folders, options, notify_fn), target)
@@ -83,7 +83,7 @@ def write_figure(
 @standard_numerics()
 def draw_figure(
     runs: RunPath | Iterable[RunPath],
-    options: FigureOptions | None = None,
+    figure: FigureOptions | None = None,
     notify_fn: Callable[[str], object] = ignore_message,
 ) -> DrawnFigure:
     """Draw learning curves of runs. The global state of pyplot is not used.
@@ -95,7 +95,7 @@ def draw_figure(
 
     Args:
         runs: Results of runs, run folders, folders that contain runs, or glob patterns.
-        options: Content and layout. Defaults to an overview.
+        figure: Content and layout. Defaults to an overview.
         notify_fn: Function that receives notes for the caption and warnings.
 
     Returns:
@@ -104,7 +104,7 @@ def draw_figure(
     Raises:
         UsageError: If a folder is not a run, there is nothing to draw, or the options are invalid.
     """
-    options = validate_options(options)
+    options = validate_options(figure)
     run_curves = merge_runs(read_runs(find_folders(runs, notify_fn), notify_fn), notify_fn)
     options = dataclasses.replace(options, only=resolve_metric_names(run_curves, options.only))
     if options.x == "time":
@@ -140,15 +140,15 @@ def save_figure(drawn: DrawnFigure, target: Path) -> list[Path]:
     return list(files)
 
 
-def validate_options(options: FigureOptions | None) -> FigureOptions:
+def validate_options(figure: FigureOptions | None) -> FigureOptions:
     """Validate figure options. None gives the default options, which draw an overview.
 
     Raises:
         UsageError: If the options are invalid.
     """
-    if options is not None and not isinstance(options, FigureOptions):
-        raise UsageError(f"options must be a FigureOptions or None, got {format_value(options)}.")
-    options = options or FigureOptions()
+    if figure is not None and not isinstance(figure, FigureOptions):
+        raise UsageError(f"figure must be a FigureOptions or None, got {format_value(figure)}.")
+    options = figure or FigureOptions()
     options.check()
     return options
 
