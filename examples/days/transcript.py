@@ -93,12 +93,12 @@ def in_full(command: str, steps: str) -> str:
 def page(day: str, steps: str) -> str:
     """Run the script of a day and return its Markdown page."""
     (title, _), *parts = blocks(day)
-    made = f"Python {platform.python_version()}, {os.cpu_count()} cores, {datetime.date.today()}"
+    machine = f"Python {platform.python_version()} on {os.cpu_count()} cores"
     lines = [f"# {title.rstrip('.')}", ""]
     lines += [
         (
-            f"[{day}.sh](../../examples/days/{day}.sh) with STEPS={steps}, as it was recorded "
-            f"({made})."
+            f"Commands and output of [{day}.sh](../../examples/days/{day}.sh) with STEPS={steps}, "
+            f"recorded with {machine} on {datetime.date.today()}."
         ),
         "",
     ]

@@ -28,7 +28,7 @@ class Config(Protocol):
 
     @property
     def steps_per_update(self) -> int:
-        """Number of environment frames or evaluations in one update (see `AlgorithmEntry.unit`)."""
+        """Number of environment steps or evaluations in one update (see `AlgorithmEntry.unit`)."""
         ...
 
 

@@ -136,31 +136,33 @@ def describe_range(value: float, low: float, high: float) -> str:
     return " and ".join([f"at least {low:g}"] * has_low + ["finite"] * math.isfinite(high))
 
 
-def resolve_settings(name: str, kind: type, tuned: Mapping[str, Setting], given: Setting) -> Any:
+def resolve_settings(
+    name: str, kind: type, preset: Mapping[str, Setting], argument: Setting
+) -> Any:
     """Return the settings of a preset, overridden by the argument of a user.
 
     Args:
         name: Name of the argument in error messages.
         kind: Settings class.
-        tuned: Preset, a dictionary from setting names to values.
-        given: Argument of the user: a settings object, which is returned unchanged, a dictionary
+        preset: Preset, a dictionary from setting names to values.
+        argument: Argument of the user: a settings object, which is returned unchanged, a dictionary
             that overrides settings of the preset, or None to use the preset.
 
     Returns:
         The settings, an instance of `kind`.
 
     Raises:
-        UsageError: If `given` is neither an instance of `kind` nor a dictionary.
+        UsageError: If `argument` is neither an instance of `kind` nor a dictionary.
         UnknownNameError: If a setting does not exist.
     """
-    if given is not None and not isinstance(given, Mapping):
-        if type(given) is not kind:
-            other = f"{type(given).__name__} ({format_value(given)})"
+    if argument is not None and not isinstance(argument, Mapping):
+        if type(argument) is not kind:
+            other = f"{type(argument).__name__} ({format_value(argument)})"
             raise UsageError(
                 f"{name} must be {kind.__name__} or a dictionary of its settings, got {other}."
             )
-        return given
-    values = parse_yaml_values(kind, tuned) | coerce_dict(name, given)
+        return argument
+    values = parse_yaml_values(kind, preset) | coerce_dict(name, argument)
     known = [field.name for field in dataclasses.fields(kind)]
     for setting in values:
         if setting not in known:

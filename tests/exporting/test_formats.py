@@ -122,7 +122,7 @@ def test_policies_act_the_same_in_every_format(name: str, monkeypatch: pytest.Mo
 
 def _one(policy: Any) -> tuple[Any, Any]:
     exported = make_policy_program(policy, 2, True)
-    return exported.single_fn, exported.shapes
+    return exported.unbatched_fn, exported.shapes
 
 
 def _inputs(policy: Any, plays: Any) -> dict[str, np.ndarray]:

@@ -172,7 +172,7 @@ ATTACKS: dict[str, Callable[[Path, Path], None]] = {
         folder, trials=[{"number": 0, "settings": {"config.gamma": ESCAPE}}], runs=[["run", [0]]]
     ),
     "escape in the journal": lambda folder, outside: drawing.tell_result(
-        Study(folder).drawn,
+        Study(folder).optuna_study,
         0,
         None,
         {"problem": ESCAPE, "scores": {"a": 1}, "steps": "x", "run": 3, "settings": [ESCAPE]},
@@ -227,7 +227,9 @@ def ended(folder: Path) -> Study:
     for batch in study.list_batches():
         for trial in batch.trials:
             facts = {"run": "run", "steps": 256, "scores": [1.0]}
-            drawing.tell_result(study.drawn, trial.number, sum(trial.settings.values()), facts)
+            drawing.tell_result(
+                study.optuna_study, trial.number, sum(trial.settings.values()), facts
+            )
     return study
 
 
@@ -237,8 +239,8 @@ def test_pickles_in_a_journal_are_not_read(nowhere: Path, prefix: str) -> None:
     folder = made(nowhere / "study", method="cmaes", trials=64)
     planted = pickle.dumps(Planted(nowhere / "ran")).hex()
     study = Study(folder)
-    for trial in study.drawn.get_trials(deepcopy=False):
-        study.drawn._storage.set_trial_system_attr(
+    for trial in study.optuna_study.get_trials(deepcopy=False):
+        study.optuna_study._storage.set_trial_system_attr(
             trial._trial_id, f"{prefix}:optimizer:0", planted
         )
     for _ in range(3):
@@ -253,7 +255,7 @@ def test_cma_es_learns_without_pickles(nowhere: Path) -> None:
     for _ in range(14):
         study = ended(folder)
         assert study.draw()
-    trials = study.drawn.get_trials(deepcopy=False)
+    trials = study.optuna_study.get_trials(deepcopy=False)
     generations = [
         trial.system_attrs["cma:generation"]
         for trial in trials

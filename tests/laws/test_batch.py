@@ -137,7 +137,7 @@ def test_leaves_of_a_sample_stay_together() -> None:
 @pytest.mark.quick
 def test_prioritized_minibatches_contain_complete_sequences() -> None:
     """If one sequence has all the priority, only this one is drawn, complete and in order."""
-    cut = minibatches.make_layout(8, 32, 4, 2, pooled=True)
+    cut = minibatches.make_layout(8, 32, 4, 2, is_pooled=True)
     assert cut.rows == 64 and cut.groups == cut.block_size == 1
     rows = minibatches.to_rows(jnp.arange(256).reshape(8, 32), cut)
     for stream, segment in ((0, 0), (5, 1), (31, 1)):

@@ -148,7 +148,7 @@ def test_too_many_devices_raise_usage_error(sweep: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"devices \(64\) must be at most the number of devices"):
         launchers.launch_workers(folder, "local", 1, make_display(quiet=True))
     assert (
-        set(drawing.trial_states(Study(folder).drawn).values()) == {"WAITING"}
+        set(drawing.trial_states(Study(folder).optuna_study).values()) == {"WAITING"}
         and Study(folder).list_batches() == []
     )
 

@@ -61,7 +61,7 @@ def drawn(folder: Path) -> Path:
     for batch in study.list_batches():
         for trial in batch.trials:
             drawing.tell_result(
-                study.drawn, trial.number, 1.0, {"run": "run", "steps": 256, "scores": [1.0]}
+                study.optuna_study, trial.number, 1.0, {"run": "run", "steps": 256, "scores": [1.0]}
             )
     return folder
 

@@ -119,7 +119,7 @@ def test_no_combination_of_a_grid_is_lost(
     values = {"gamma": (0.1, 0.5, 0.9), "gae_lambda": (0.91, 0.95)}
     folder = study(sweep=values)
     one = Study(folder)
-    trial, (first, *_) = one.drawn.ask(), one.space
+    trial, (first, *_) = one.optuna_study.ask(), one.space
     trial.suggest_categorical(first.name, list(first.labels))
     if moment != "between two suggestions":
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
@@ -143,12 +143,12 @@ def test_trials_without_a_batch_are_drawn_again(tmp_path: Path) -> None:
     spec = StudySpec(*MEMORY, sweep={"gamma": (0.1, 0.5, 0.9)}, config=CONFIG, options=OPTIONS)
     folder = create_study(spec, tmp_path / "study")
     study = Study(folder)
-    drawing.ask_trials(study.drawn, study.space, 2, "grid", 0)
+    drawing.ask_trials(study.optuna_study, study.space, 2, "grid", 0)
     (batch,) = Study(folder).draw()
     assert sorted(trial.settings["config.gamma"] for trial in batch.trials) == [0.1, 0.5, 0.9]
-    assert [trial.state.name for trial in Study(folder).drawn.get_trials(deepcopy=False)].count(
-        "FAIL"
-    ) == 2
+    assert [
+        trial.state.name for trial in Study(folder).optuna_study.get_trials(deepcopy=False)
+    ].count("FAIL") == 2
 
 
 def test_a_worker_without_a_package_draws_no_trials(

@@ -67,7 +67,7 @@ def test_the_best_trial_comes_first(tmp_path: Path, mode: str, best_first: list[
     study = Study(create_study(spec, tmp_path / "study"))
     study.draw()
     for number, value in enumerate((1.0, 3.0, 2.0, None)):
-        drawing.tell_result(study.drawn, number, value, {})
+        drawing.tell_result(study.optuna_study, number, value, {})
     assert [row.number for row in list_trial_results(study)] == [*best_first, 3]
     assert find_best_trial(study).number == best_first[0]
 

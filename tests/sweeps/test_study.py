@@ -41,7 +41,7 @@ MEMORY = ("ppo", "probe/memory")
 
 
 def states(folder: Path) -> list[str]:
-    return [trial.state.name for trial in Study(folder).drawn.get_trials(deepcopy=False)]
+    return [trial.state.name for trial in Study(folder).optuna_study.get_trials(deepcopy=False)]
 
 
 @pytest.mark.quick
@@ -167,7 +167,7 @@ def test_the_exported_preset_includes_the_builtin_preset(tmp_path: Path) -> None
     study = Study(folder)
     assert {"num_envs": 16, "num_steps": 125}.items() <= vars(study.base.config).items()
     study.draw()
-    drawing.tell_result(study.drawn, 0, 1.0, {"run": "run", "steps": 100_000, "scores": [1.0]})
+    drawing.tell_result(study.optuna_study, 0, 1.0, {"run": "r", "steps": 10**5, "scores": [1.0]})
     (tmp_path / "best.yaml").write_text(results.format_preset(study))
     given, _ = train_command.parse_train_words([*task], ["--preset", str(tmp_path / "best.yaml")])
     assert given["config"] == dataclasses.replace(study.base.config, gamma=0.9)

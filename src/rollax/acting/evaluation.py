@@ -182,10 +182,10 @@ def make_evaluator(
     return evaluate
 
 
-def split_episode_keys(key: jax.Array, number: int) -> tuple[jax.Array, jax.Array]:
+def split_episode_keys(key: jax.Array, num_episodes: int) -> tuple[jax.Array, jax.Array]:
     """Split a key into N keys for resets and N keys for steps, `[N]` each."""
     reset_key, run_key = jax.random.split(key)
-    return jax.random.split(reset_key, number), jax.random.split(run_key, number)
+    return jax.random.split(reset_key, num_episodes), jax.random.split(run_key, num_episodes)
 
 
 class EpisodeLoop(NamedTuple):
@@ -235,10 +235,10 @@ def make_episode_runner(
     extraction = descriptors.make_batched_extraction(environment, descriptor, max_steps)
 
     def play_all(
-        policy: PolicyFn, carry: Carry, of_episodes: PyTree, tasks: Task = None
+        policy: PolicyFn, carry: Carry, episode_keys: PyTree, tasks: Task = None
     ) -> tuple[Episodes, Any]:
         info_reduction = make_info_reduction(environment, info)
-        reset_keys, keys = of_episodes
+        reset_keys, keys = episode_keys
         number = keys.shape[0]
         playing = init_episodes(environment, reset_keys, carry, tasks)
 

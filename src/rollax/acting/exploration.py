@@ -49,7 +49,7 @@ def epsilon_schedule(config: EpsilonConfig, progress: jax.Array) -> jax.Array:
 
 
 class ExplorationState(NamedTuple):
-    """State of exploration in one stream.
+    """State of exploration of one agent in one environment.
 
     Attributes:
         noise: Standard normal noise with the shape of the action, float, or None for discrete

@@ -3,7 +3,8 @@
 "Parameters" stands for the parameters of a network, its optimizer states or its statistics. If all
 agents share one set of parameters, as in single-agent environments, it is passed as a single
 pytree. Otherwise parameters are a dictionary keyed by the name of an agent group. If the agents of
-a group have separate parameters, its leaves have a leading axis with one entry per agent.
+a group have separate parameters, its leaves have a leading axis with one entry per agent. A stream
+is the experience of one agent in one environment.
 """
 
 from collections.abc import Callable
@@ -178,10 +179,10 @@ def act_agents(
         The action and the memory after the step.
     """
 
-    def one(values, carry, obs, reset, key):
+    def choose_without_extras(values, carry, obs, reset, key):
         return (*choose(values, carry, obs, key), ())
 
-    carry, action, _ = make_policy(agent_groups, one, parameters)(
+    carry, action, _ = make_policy(agent_groups, choose_without_extras, parameters)(
         carry, obs, jnp.zeros((), bool), key
     )
     return action, carry

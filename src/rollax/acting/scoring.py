@@ -66,7 +66,7 @@ def make_scorer(
     environment: Environment,
     num_episodes: int,
     max_steps: int,
-    watched: ScoringOptions = DEFAULT_OPTIONS,
+    options: ScoringOptions = DEFAULT_OPTIONS,
     agent_type: str = "",
 ) -> Scorer:
     """Build the scorer of an environment.
@@ -78,7 +78,7 @@ def make_scorer(
         environment: Environment with state descriptors.
         num_episodes: Number of episodes per solution.
         max_steps: Maximum number of steps of an episode.
-        watched: Options for the additional output.
+        options: Options for the additional output.
         agent_type: Type of the agents whose return is the fitness, as in `make_episode_scorer`.
 
     Returns:
@@ -96,32 +96,32 @@ def make_scorer(
             "environment (docs/environments.md, Descriptors), or use another one such as "
             "control/point-maze or task/arm."
         )
-    check_options(environment, watched)
+    check_options(environment, options)
     if has_closed_form(environment):
-        return make_closed_form_scorer(environment, watched.objectives)
-    return make_episode_scorer(environment, num_episodes, max_steps, watched, agent_type)
+        return make_closed_form_scorer(environment, options.objectives)
+    return make_episode_scorer(environment, num_episodes, max_steps, options, agent_type)
 
 
-def check_options(environment: Environment, watched: ScoringOptions) -> None:
-    """Check that an environment can provide the additional output of a scorer.
+def check_options(environment: Environment, options: ScoringOptions) -> None:
+    """Check that an environment can provide the additional output that the options request.
 
     Raises:
         UsageError: If objectives are requested and the `info` has no scalars, or if frames are
             requested and the environment has no episodes or no observations in a `Box`.
         UnknownNameError: If an objective is not a scalar entry of the `info`.
     """
-    if watched.objectives:
+    if options.objectives:
         known = [name for name, number in info_shapes(environment).items() if number.shape == ()]
         if not known:
             raise UsageError(
                 f"{environment.name} must have numbers in its info to use as objectives. Use "
                 "another environment, such as task/rastrigin-multi or one of brax."
             )
-        for name in watched.objectives:
+        for name in options.objectives:
             if name not in known:
                 raise UnknownNameError(f"objective in the info of {environment.name}", name, known)
     space = environment.observation_space
-    if watched.num_frames and (has_closed_form(environment) or not isinstance(space, Box)):
+    if options.num_frames and (has_closed_form(environment) or not isinstance(space, Box)):
         raise UsageError(
             f"{environment.name} must have observations in a Box to learn descriptors from, got "
             f"{space}. Use another environment, such as control/point-maze."
@@ -161,7 +161,7 @@ def make_episode_scorer(
     environment: Environment,
     num_episodes: int,
     max_steps: int,
-    watched: ScoringOptions = DEFAULT_OPTIONS,
+    options: ScoringOptions = DEFAULT_OPTIONS,
     agent_type: str = "",
 ) -> Scorer:
     """Build a scorer that plays complete episodes of all solutions in parallel.
@@ -172,7 +172,7 @@ def make_episode_scorer(
         environment: Environment with state descriptors.
         num_episodes: Number of episodes per solution.
         max_steps: Maximum number of steps of an episode.
-        watched: Options for the additional output.
+        options: Options for the additional output.
         agent_type: Type of the agents to score. Their mean return is the fitness, and only their
             transitions are recorded. "" selects all agents and is valid only with a single type.
 
@@ -186,13 +186,13 @@ def make_episode_scorer(
     """
     record = (
         make_replay_step
-        if watched.records
+        if options.records
         else flatten_next_observations
-        if watched.num_frames
+        if options.num_frames
         else None
     )
     play_all = make_episode_runner(
-        environment, max_steps, record=record, info=dict.fromkeys(watched.objectives, "sum")
+        environment, max_steps, record=record, info=dict.fromkeys(options.objectives, "sum")
     )
     scoring = find_scoring_agents(environment, agent_type)
 
@@ -212,13 +212,13 @@ def make_episode_scorer(
             return x.reshape(number, num_episodes, *x.shape[1:]).mean(axis=1)
 
         extras: Any = ()
-        if watched.objectives:
-            extras = mean(jnp.stack([result.info[name] for name in watched.objectives], axis=-1))
-        elif watched.num_frames:
-            extras = mean(select_frames(rows, result.length, watched.num_frames))
+        if options.objectives:
+            extras = mean(jnp.stack([result.info[name] for name in options.objectives], axis=-1))
+        elif options.num_frames:
+            extras = mean(select_frames(rows, result.length, options.num_frames))
         returns = result.returns if scoring is None else result.returns[:, scoring].mean(axis=-1)
         means = mean(returns), mean(result.descriptor), extras
-        if not watched.records:
+        if not options.records:
             return Score(*means)
         steps, acting = rows
         on = jnp.arange(max_steps)[:, None] < result.length[None]

@@ -254,9 +254,9 @@ def step(
     return next_actor, experience, after
 
 
-def _broadcast_to_agents(values: jax.Array, like: jax.Array) -> jax.Array:
-    """Broadcast one value per environment, `[E]`, to the shape of `like`, `[E]` or `[E, A]`."""
-    return jnp.broadcast_to(values.reshape(-1, *(1,) * (like.ndim - 1)), like.shape)
+def _broadcast_to_agents(values: jax.Array, rewards: jax.Array) -> jax.Array:
+    """Broadcast one value per environment, `[E]`, to the shape of `rewards`, `[E]` or `[E, A]`."""
+    return jnp.broadcast_to(values.reshape(-1, *(1,) * (rewards.ndim - 1)), rewards.shape)
 
 
 def has_episode_ended(environment: Environment, after: Transition) -> jax.Array:

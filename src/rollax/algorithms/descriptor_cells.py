@@ -87,18 +87,18 @@ def descriptor_bounds(
     space: Any = capabilities(environment).descriptor_space
     size, name = space.shape[0], environment.name
 
-    def side(which: str, given: tuple[float, ...], own: Bound) -> tuple[float, ...]:
-        if given and len(given) != size:
+    def side(end: str, bounds: tuple[float, ...], default_bounds: Bound) -> tuple[float, ...]:
+        if bounds and len(bounds) != size:
             raise UsageError(
-                f"descriptor_{which} must have {size} numbers, as many as descriptors of {name}, "
-                f"got {format_bounds(given)}."
+                f"descriptor_{end} must have {size} numbers, as many as descriptors of {name}, "
+                f"got {format_bounds(bounds)}."
             )
-        if not given and not np.all(np.abs(own) < 1e30):  # as in `Box.is_bounded`
+        if not bounds and not np.all(np.abs(default_bounds) < 1e30):  # as in `Box.is_bounded`
             raise UsageError(
                 f"Descriptors of {name} have no finite bounds, which the archive requires. Set "
-                f"config.descriptor_{which} to {size} numbers (--config.descriptor-{which})."
+                f"config.descriptor_{end} to {size} numbers (--config.descriptor-{end})."
             )
-        return tuple(map(float, given or np.broadcast_to(own, space.shape)))
+        return tuple(map(float, bounds or np.broadcast_to(default_bounds, space.shape)))
 
     low = side("low", config.descriptor_low, space.low)
     high = side("high", config.descriptor_high, space.high)

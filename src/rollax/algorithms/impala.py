@@ -260,7 +260,7 @@ def make_minibatch_layout(config: ImpalaConfig, num_streams: int) -> minibatches
             be divided evenly among devices.
     """
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
-    layout = minibatches.make_layout(*sizes, pooled=config.prioritized)
+    layout = minibatches.make_layout(*sizes, is_pooled=config.prioritized)
     # Each device computes the values of final observations for its own share.
     number, devices = (
         layout.rows // layout.num_minibatches * layout.groups * layout.block_size,

@@ -19,7 +19,7 @@ def accept_any_settings(config: Settings, network: Settings) -> None:
 
 
 def check_sequence_length(config: Settings, network: Settings) -> None:
-    """Raise UsageError if the network has memory but learns from single steps."""
+    """Raise UsageError if the network has memory and `config.sequence_length` is 1."""
     if network.core != "none" and network.core_size >= 1 and config.sequence_length == 1:
         raise UsageError(
             f"config.sequence_length must be greater than 1 with network.core {network.core!r}, "
@@ -30,7 +30,8 @@ def check_sequence_length(config: Settings, network: Settings) -> None:
 def check_actor_critic_settings(config: Settings, network: Settings) -> None:
     """Raise UsageError if settings for a separate critic are used with a shared network.
 
-    Also raise it if the network has memory but learns from single steps.
+    Also raise it if the network has memory and `sequence_length` is 1, so that it would learn from
+    single steps.
     """
     check_sequence_length(config, network)
     given = [name for name in ("critic_epochs", "critic_learning_rate") if getattr(config, name)]
@@ -44,11 +45,11 @@ def check_actor_critic_settings(config: Settings, network: Settings) -> None:
 def check_actor_critic(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:
-    """Return a network function that checks each network, `(carry, obs) -> (carry, output)`.
+    """Return `make_network` with a check of each network that it makes.
 
-    The output must have a policy and a value `[]`. Like all network functions of this module, it
-    raises a UsageError with the network, the output that was found, and the output that the
-    algorithm needs. Nothing is compiled.
+    The network must map `(carry, obs)` to `(carry, output)`, and the output must have a policy and
+    a value `[]`. Otherwise the returned function raises a UsageError that states the output of the
+    network and the output that the algorithm needs. Nothing is compiled.
 
     Args:
         algorithm: Name of the algorithm in error messages.
@@ -68,7 +69,7 @@ def check_actor_critic(
 
 
 def check_q_network(algorithm: str, environment: Environment, make_network: NetworkFn) -> NetworkFn:
-    """Return a network function that checks action values, `obs -> [n]`."""
+    """Return `make_network` with a check that its networks map `obs` to action values `[n]`."""
 
     def check(network: Callable[[Observation], jax.Array]) -> None:
         values = jax.eval_shape(
@@ -82,7 +83,7 @@ def check_q_network(algorithm: str, environment: Environment, make_network: Netw
 def check_recurrent_q_network(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:
-    """Return a network function that checks action values, `(carry, obs) -> (carry, [n])`."""
+    """Return `make_network` with a check of `(carry, obs) -> (carry, action values [n])`."""
 
     def check(network: Network) -> None:
         def apply(network: Network, obs: Observation) -> Any:
@@ -97,7 +98,7 @@ def check_recurrent_q_network(
 def check_deterministic_actor_critics(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:
-    """Return a network function that checks a policy `obs -> action`, and critics."""
+    """Return `make_network` with a check of its policies `obs -> action` and its critics."""
 
     def act(actor: Callable[[Observation], Any], obs: Observation, noise: jax.Array) -> Any:
         return actor(obs)
@@ -108,7 +109,7 @@ def check_deterministic_actor_critics(
 def check_stochastic_actor_critics(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:
-    """Return a network function that checks a policy `obs -> distribution`, and critics."""
+    """Return `make_network` with a check of its policies `obs -> distribution` and its critics."""
 
     def act(actor: Callable[[Observation], Any], obs: Observation, noise: jax.Array) -> Any:
         policy = actor(obs)
@@ -150,7 +151,7 @@ def _check_action_values(network: object, values: Any, environment: Environment)
 def _add_check(
     algorithm: str, output: str, make_network: NetworkFn, check: Callable[[Any], None]
 ) -> NetworkFn:
-    """Return a network function that calls `check` with every network."""
+    """Return `make_network` with a call of `check` for each network that it makes."""
 
     def make(key: jax.Array) -> Any:
         network = make_network(key)

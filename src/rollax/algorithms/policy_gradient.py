@@ -155,7 +155,7 @@ def init_learner(
     buffer: ReplayBuffer,
     network: ActorCritics,
     solutions: Solution,
-    memory: PyTree,
+    example_carry: PyTree,
 ) -> LearnerState:
     """Return the initial learner state, with an empty replay buffer.
 
@@ -165,14 +165,14 @@ def init_learner(
         buffer: Replay buffer, which is used with one stream.
         network: Initial actor and critics.
         solutions: Initial solutions, `[B, ...]`.
-        memory: Example, with the shapes and dtypes, of the additional values that are stored with
-            each transition in the field `carry`, or `()`.
+        example_carry: Example of the values that are stored with each transition in the field
+            `carry`, with their shapes and dtypes, or `()`.
 
     Returns:
         The learner state.
     """
     learner = learner_config(config)
-    example = example_step(environment, make_zeros(environment.observation_space), memory)
+    example = example_step(environment, make_zeros(environment.observation_space), example_carry)
     return LearnerState(
         agent=td3.init_agent(network, learner),
         replay=buffer.init(example, 1, learner),
@@ -187,7 +187,7 @@ def update_learner(
     buffer: ReplayBuffer,
     state: LearnerState,
     evaluated: EvaluatedBatch,
-    memory: PyTree,
+    carry: PyTree,
     key: jax.Array,
 ) -> LearnerState:
     """Add the transitions of a batch to the replay buffer, and train the critics and the actor.
@@ -202,7 +202,7 @@ def update_learner(
         buffer: Replay buffer, which is used with one stream.
         state: Learner before the batch.
         evaluated: Scored batch with the experience of its policies.
-        memory: Values to store with every transition of a policy, `[B, ...]`, or `()`.
+        carry: Values to store with every transition of a policy, `[B, ...]`, or `()`.
         key: Random key.
 
     Returns:
@@ -213,7 +213,7 @@ def update_learner(
     finite = jnp.isfinite(evaluated.solutions.fitness) & jnp.all(
         jnp.isfinite(evaluated.solutions.descriptor), axis=-1
     )
-    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (mask.shape[0], *x.shape)), memory)
+    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (mask.shape[0], *x.shape)), carry)
     # The queue is replicated on every device, so that sampling needs no communication.
     steps, keep = tree.constrain_sharding((steps._replace(carry=carry), mask & finite[None]), False)
     steps, keep = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (steps, keep))

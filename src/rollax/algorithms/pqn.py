@@ -117,7 +117,7 @@ class PQNConfig:
 
 
 class PQNExtras(NamedTuple):
-    """Extras of the training policy, recorded at each step of a stream.
+    """Extras of the training policy, recorded at each step of one agent.
 
     Attributes:
         raw_action: The action.
@@ -152,19 +152,19 @@ class PQNBatch(NamedTuple):
 
 
 def loss(
-    network: Network, observations: normalization.Moments | None, data: PQNBatch
+    network: Network, obs_moments: normalization.Moments | None, data: PQNBatch
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Return the loss, the mean of (Q(s, a) - R)^2 / 2 over a minibatch `[L, B]`, and its metrics.
 
     Args:
         network: Action-value network.
-        observations: Observation statistics, or None if observations are not normalized.
+        obs_moments: Observation statistics, or None if observations are not normalized.
         data: Minibatch of B sequences of L steps, `[L, B, ...]`.
 
     Returns:
         The loss, and the means "loss", "td_error" (absolute) and "selected_q", keyed by name.
     """
-    network = train_state.add_normalization(network, observations)
+    network = train_state.add_normalization(network, obs_moments)
     _, values = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
     selected_q = jax.vmap(select_q)(values, data.action)
     td_error = selected_q - data.target
@@ -241,7 +241,7 @@ def sample_action(
     reset: jax.Array,
     key: jax.Array,
 ) -> tuple[Carry, jax.Array, PQNExtras]:
-    """Sample an action in one step of one stream.
+    """Sample the action of one agent in one environment.
 
     Returns:
         The memory after the step, the action, and its `PQNExtras`.
@@ -265,7 +265,7 @@ def choose_evaluation_action(
     obs: Observation,
     key: jax.Array,
 ) -> tuple[Carry, jax.Array]:
-    """Choose the action of one stream in evaluation.
+    """Choose the action of one agent in evaluation.
 
     The action is the best action if `greedy` is true. Otherwise it is an epsilon-greedy action with
     the final epsilon.

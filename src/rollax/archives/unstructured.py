@@ -94,8 +94,8 @@ def unstructured_archive(
     target_size: int,
     low: tuple[float, ...],
     high: tuple[float, ...],
-    rate: Scalar,
-    learning: AutoencoderSettings,
+    max_distance_change: Scalar,
+    autoencoder_settings: AutoencoderSettings,
     grid: tuple[int, ...],
 ) -> Archive:
     """Build an archive of about `target_size` elites, and at most twice as many.
@@ -104,8 +104,8 @@ def unstructured_archive(
         target_size: Target number of elites.
         low: Lower bounds of the environment's descriptors, used only for metrics.
         high: Upper bounds of the environment's descriptors, used only for metrics.
-        rate: Maximum relative change of the minimum distance per update.
-        learning: Settings of the autoencoder.
+        max_distance_change: Maximum relative change of the minimum distance per update.
+        autoencoder_settings: Settings of the autoencoder.
         grid: Number of cells along each dimension of the grid that the metrics use.
 
     Returns:
@@ -123,7 +123,7 @@ def unstructured_archive(
                 "Extras must be the recorded observations of each solution as a vector. Record "
                 "them with ScoringOptions(num_frames=...)."
             )
-        return make_empty_state(example, size, learning, target_size, key)
+        return make_empty_state(example, size, autoencoder_settings, target_size, key)
 
     def empty(state: UnstructuredState) -> UnstructuredState:
         zero = jnp.zeros((), jnp.int32)
@@ -149,14 +149,14 @@ def unstructured_archive(
         empty=empty,
         cell_of=lambda state, descriptor: cells.cell_of((), descriptor),
         num_cells=cells.size,
-        refresh=functools.partial(refresh, target_size, rate, learning),
+        refresh=functools.partial(refresh, target_size, max_distance_change, autoencoder_settings),
     )
 
 
 def make_empty_state(
     example: ScoredSolutions,
     size: int,
-    learning: AutoencoderSettings,
+    autoencoder_settings: AutoencoderSettings,
     target_size: int,
     key: jax.Array,
 ) -> UnstructuredState:
@@ -165,7 +165,7 @@ def make_empty_state(
     Args:
         example: Single scored solution. Its extras are its recorded observations `[D]`.
         size: Number of rows C.
-        learning: Settings of the autoencoder.
+        autoencoder_settings: Settings of the autoencoder.
         target_size: Target number of elites.
         key: Random key of the autoencoder.
 
@@ -173,15 +173,19 @@ def make_empty_state(
         The state.
     """
     coder = autoencoder.init_autoencoder(
-        example.extras.shape[0], learning.code_size, learning.hidden, learning.learning_rate, key
+        example.extras.shape[0],
+        autoencoder_settings.code_size,
+        autoencoder_settings.hidden,
+        autoencoder_settings.learning_rate,
+        key,
     )
     zero = jnp.zeros((), jnp.int32)
     # Codes have standard deviation 1, so about `target_size` of them are this far apart.
-    distance = jnp.asarray(3.0 / target_size ** (1 / learning.code_size), jnp.float32)
+    distance = jnp.asarray(3.0 / target_size ** (1 / autoencoder_settings.code_size), jnp.float32)
     return UnstructuredState(
         autoencoder=coder,
         elites=make_empty_rows(example, size),
-        code=jnp.zeros((size, learning.code_size)),
+        code=jnp.zeros((size, autoencoder_settings.code_size)),
         distance=distance,
         filled=zero,
         best=zero,
@@ -223,8 +227,8 @@ def add_batch(
 
 def refresh(
     target_size: int,
-    rate: Scalar,
-    learning: AutoencoderSettings,
+    max_distance_change: Scalar,
+    autoencoder_settings: AutoencoderSettings,
     state: UnstructuredState,
     key: jax.Array,
 ) -> UnstructuredState:
@@ -232,8 +236,8 @@ def refresh(
 
     Args:
         target_size: Target number of elites.
-        rate: Maximum relative change of the minimum distance.
-        learning: Settings of the autoencoder.
+        max_distance_change: Maximum relative change of the minimum distance.
+        autoencoder_settings: Settings of the autoencoder.
         state: State of the archive.
         key: Random key of the training.
 
@@ -243,15 +247,15 @@ def refresh(
     mask = is_filled(state.elites)
     updates = state.updates
     is_due = (updates > 0) & (updates & (updates - 1) == 0) & (state.filled > 0)
-    steps = jnp.where(is_due, learning.num_steps, 0)
-    rows, samples = state.elites.extras, min(learning.batch_size, state.code.shape[0])
+    steps = jnp.where(is_due, autoencoder_settings.num_steps, 0)
+    rows, samples = state.elites.extras, min(autoencoder_settings.batch_size, state.code.shape[0])
     coder = autoencoder.train_autoencoder(
-        state.autoencoder, rows, mask, steps, samples, learning.learning_rate, key
+        state.autoencoder, rows, mask, steps, samples, autoencoder_settings.learning_rate, key
     )
     coder = tree.where(is_due, coder, state.autoencoder)
     excess = (state.filled - target_size) / target_size
     distance = state.distance * (
-        1 + jnp.where(state.filled > 0, rate * jnp.maximum(excess, -1.0), 0.0)
+        1 + jnp.where(state.filled > 0, max_distance_change * jnp.maximum(excess, -1.0), 0.0)
     )
     state = state._replace(
         autoencoder=coder,

@@ -298,15 +298,15 @@ def _mask_space_faults(actions: Space, mask: Space, label: str) -> list[str]:
     ]
 
 
-def _joint_mask_faults(actions: Dict | Tuple, mask: Space, label: str) -> list[str]:
+def _joint_mask_faults(actions: Dict | Tuple, mask_space: Space, label: str) -> list[str]:
     """Return error messages about the masks of the entries of an action space."""
     parts = list_parts(actions)
-    if not isinstance(mask, Dict) or not set(mask.spaces) <= set(parts):
+    if not isinstance(mask_space, Dict) or not set(mask_space.spaces) <= set(parts):
         names = ", ".join(map(repr, parts))
-        return [f"The space of {label} must be a Dict with keys among {names}, got {mask}."]
+        return [f"The space of {label} must be a Dict with keys among {names}, got {mask_space}."]
     return [
         fault
-        for name, part in mask.items
+        for name, part in mask_space.items
         for fault in _mask_space_faults(parts[name], part, f"{label}[{name!r}]")
     ]
 

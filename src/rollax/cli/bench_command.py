@@ -71,12 +71,12 @@ def bench(arguments: list[str], shared: SharedOptions) -> int:
     spec = make_spec(*names, **words, imports=shared.imports)
     show = make_display(stderr=wants_json)
     try:
-        found = benching.run_benchmark(spec, _parse_rounds(rounds), show.status)
-        for line in _format_result(spec, found):
+        result = benching.run_benchmark(spec, _parse_rounds(rounds), show.status)
+        for line in _format_result(spec, result):
             show.message(line)
     finally:
         show.close()
-    print_summary(_result_to_dictionary(found), wants_json)
+    print_summary(_result_to_dictionary(result), wants_json)
     return 0
 
 
@@ -88,7 +88,7 @@ def _parse_rounds(text: str | None) -> int:
     return int(text)
 
 
-def _format_result(spec: Spec, found: BenchmarkResult) -> Iterator[str]:
+def _format_result(spec: Spec, result: BenchmarkResult) -> Iterator[str]:
     """Yield the lines of the report: measurements, and the cost of each phase of an update."""
     import jax
 
@@ -103,20 +103,22 @@ def _format_result(spec: Spec, found: BenchmarkResult) -> Iterator[str]:
         f"  {len(jax.devices())} x {device.device_kind}, {platform.machine()}, "
         f"jax {jax.__version__}"
     )
-    rates, median = sorted(found.steps_per_second), statistics.median(found.steps_per_second)
+    rates, median = sorted(result.steps_per_second), statistics.median(result.steps_per_second)
     yield (
         f"  {median:,.0f} {unit}/s ({rates[0]:,.0f} to {rates[-1]:,.0f}), "
-        f"{found.processor_seconds:.2f} s of processor time per million {unit}, "
-        f"{found.update_seconds * 1e3:.3g} ms per update"
+        f"{result.processor_seconds:.2f} s of processor time per million {unit}, "
+        f"{result.update_seconds * 1e3:.3g} ms per update"
     )
-    phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in found.compile_seconds.items())
-    yield f"  compiled in {sum(found.compile_seconds.values()):.1f} s: {phases}"
-    memory = {"predicted": found.memory_predicted, "used": found.memory_used}
+    phases = ", ".join(
+        f"{name} {seconds:.1f} s" for name, seconds in result.compile_seconds.items()
+    )
+    yield f"  compiled in {sum(result.compile_seconds.values()):.1f} s: {phases}"
+    memory = {"predicted": result.memory_predicted, "used": result.memory_used}
     told = ", ".join(
         f"{name} {format_bytes(number)}" for name, number in memory.items() if number is not None
     )
     yield f"  memory: {told}" if told else "  memory: unknown"
-    limits = found.limits
+    limits = result.limits
     product, copy = (
         f"{limits.product_flops / 1e9:.0f} GFLOP/s",
         f"{limits.copy_bytes / 1e9:.0f} GB/s",
@@ -129,10 +131,10 @@ def _format_result(spec: Spec, found: BenchmarkResult) -> Iterator[str]:
         "shares are relative to one processor"
     )
     yield ""
-    yield from _format_part_table(found)
+    yield from _format_part_table(result)
 
 
-def _format_part_table(found: BenchmarkResult) -> list[str]:
+def _format_part_table(result: BenchmarkResult) -> list[str]:
     """Format the cost of each phase of an update (acting, learning, ...) as a Markdown table."""
     from rich.box import MARKDOWN
     from rich.console import Console
@@ -141,10 +143,10 @@ def _format_part_table(found: BenchmarkResult) -> list[str]:
     table = Table(box=MARKDOWN)
     for title in RATE_COLUMNS:
         table.add_column(title, justify="right" if title in RATE_COLUMNS[1:-1] else "left")
-    whole = PartCost(*(sum(values) for values in zip(*found.shares.values(), strict=True)))
-    rows = [(name, share, UPDATE_PARTS[name]) for name, share in found.shares.items()]
+    whole = PartCost(*(sum(values) for values in zip(*result.shares.values(), strict=True)))
+    rows = [(name, share, UPDATE_PARTS[name]) for name, share in result.shares.items()]
     for name, share, meaning in [*rows, ("all, over all threads", whole, "")]:
-        rates = _format_rates(share, whole.seconds, found.limits)
+        rates = _format_rates(share, whole.seconds, result.limits)
         table.add_row(name, *rates, meaning)
     console = Console(width=TABLE_WIDTH, no_color=True)
     with console.capture() as captured:
@@ -171,10 +173,10 @@ def _format_rates(share: PartCost, total: float, limits: MachineLimits) -> tuple
     )
 
 
-def _result_to_dictionary(found: BenchmarkResult) -> Record:
+def _result_to_dictionary(result: BenchmarkResult) -> Record:
     """Convert the measurements to a dictionary for JSON."""
     summary = {
-        name: value for name, value in found._asdict().items() if name not in ("shares", "limits")
+        name: value for name, value in result._asdict().items() if name not in ("shares", "limits")
     }
-    summary["shares"] = {name: share._asdict() for name, share in found.shares.items()}
-    return summary | {"limits": found.limits._asdict()}
+    summary["shares"] = {name: share._asdict() for name, share in result.shares.items()}
+    return summary | {"limits": result.limits._asdict()}

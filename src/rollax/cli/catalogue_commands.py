@@ -36,29 +36,29 @@ class EnvironmentsOptions:
 def envs(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax envs` and return its exit code."""
     rest, env = take_prefixed_options(arguments, "--env.")
-    given = parse_options(EnvironmentsOptions, rest, "rollax envs")
+    options = parse_options(EnvironmentsOptions, rest, "rollax envs")
     if env:
         describe = getattr(
-            environments.make(given.suite or "", **unwrap_single_values(env)), "describe", None
+            environments.make(options.suite or "", **unwrap_single_values(env)), "describe", None
         )
         if describe is None:
             raise UsageError(
-                f"{given.suite} has no task descriptions. "
+                f"{options.suite} has no task descriptions. "
                 "Remove the --env. options to list its arguments."
             )
         found: Any = describe()
         lines = [found]
-    elif given.suite is not None and "/" in given.suite:
-        found = environment_table.collect_environment_facts(given.suite)
+    elif options.suite is not None and "/" in options.suite:
+        found = environment_table.collect_environment_facts(options.suite)
         lines = [environment_table.format_environment(found)]
     else:
-        found = environments.list_environments(given.suite)
+        found = environments.list_environments(options.suite)
         lines = (
             [environment_table.format_suites(found)]
             if environment_table.is_stdout_terminal()
             else found
         )
-    print_line(json.dumps(found, default=str) if given.json else "\n".join(lines))
+    print_line(json.dumps(found, default=str) if options.json else "\n".join(lines))
     return 0
 
 
@@ -72,11 +72,11 @@ class AlgorithmsOptions:
 
 def algorithms(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax algorithms` and return its exit code."""
-    given = parse_options(AlgorithmsOptions, arguments, "rollax algorithms")
+    options = parse_options(AlgorithmsOptions, arguments, "rollax algorithms")
     found = {name: kinds.summary for name, kinds in list_algorithms().items()}
     print_line(
         json.dumps(found)
-        if given.json
+        if options.json
         else "\n".join(f"{name:<8} {summary}" for name, summary in found.items())
     )
     return 0
@@ -92,7 +92,7 @@ class DoctorOptions:
 
 def doctor(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax doctor` and return its exit code."""
-    given = parse_options(DoctorOptions, arguments, "rollax doctor")
+    options = parse_options(DoctorOptions, arguments, "rollax doctor")
     found = machine.collect_report()
-    print_line(json.dumps(found) if given.json else machine.format_report(found))
+    print_line(json.dumps(found) if options.json else machine.format_report(found))
     return 0

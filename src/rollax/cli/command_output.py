@@ -9,21 +9,21 @@ from rollax.runtime.printing import print_line
 from rollax.types import Record
 
 
-def print_summary(summary: Record, wanted: bool) -> None:
-    """Print the summary as a line of JSON if `wanted`, or if standard output is not a terminal.
+def print_summary(summary: Record, is_requested: bool) -> None:
+    """Print a summary as a line of JSON.
 
-    Otherwise print nothing.
+    Nothing is printed if standard output is a terminal and `is_requested` (`--json`) is False.
     """
-    if wanted or not sys.stdout.isatty():
+    if is_requested or not sys.stdout.isatty():
         print_line(
             json.dumps({name: _to_json_value(value) for name, value in summary.items()}), flush=True
         )
 
 
-def print_run_summary(summary: Record, wanted: bool) -> None:
-    """Call `print_summary` for a command that writes to a folder, and ignore write errors."""
+def print_run_summary(summary: Record, is_requested: bool) -> None:
+    """Print the summary of a command that writes a folder, and ignore errors of standard output."""
     with contextlib.suppress(OSError):  # `rollax.runtime.output.finish_output` reports lost output
-        print_summary(summary, wanted)
+        print_summary(summary, is_requested)
 
 
 def _to_json_value(value: object) -> object:

@@ -75,54 +75,54 @@ class EvaluateOptions:
 def evaluate(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax eval` and return its exit code."""
     rest, eval_env = take_prefixed_options(arguments, "--eval-env.")
-    given = parse_options(
+    options = parse_options(
         EvaluateOptions, normalize_switches(rest, {"": EvaluateOptions}), "rollax eval"
     )
-    if not given.runs:
+    if not options.runs:
         raise UsageError("eval needs one or more run folders. Run `rollax eval RUN`.")
-    if given.episodes is not None and given.episodes < 1:
-        raise UsageError(f"episodes must be at least 1, got {given.episodes}.")
-    check_seed(given.seed)
-    check_checkpoint_name(given.checkpoint)
+    if options.episodes is not None and options.episodes < 1:
+        raise UsageError(f"episodes must be at least 1, got {options.episodes}.")
+    check_seed(options.seed)
+    check_checkpoint_name(options.checkpoint)
     cache.enable()
-    for run in find_runs(given.runs, print_warning):
-        print_summary(evaluate_run(given, run, unwrap_single_values(eval_env)), given.json)
+    for run in find_runs(options.runs, print_warning):
+        print_summary(evaluate_run(options, run, unwrap_single_values(eval_env)), options.json)
     return 0
 
 
-def evaluate_run(given: EvaluateOptions, run: Path, eval_arguments: SettingValues) -> Record:
+def evaluate_run(options: EvaluateOptions, run: Path, eval_arguments: SettingValues) -> Record:
     """Evaluate one run and print the result.
 
     Args:
-        given: Options of `rollax eval`.
+        options: Options of `rollax eval`.
         run: Run folder.
         eval_arguments: Environment arguments that replace those of the run's evaluations.
 
     Returns:
         The results as a flat dictionary for JSON.
     """
-    episodes = DEFAULT_EPISODES if given.episodes is None else given.episodes
+    episodes = DEFAULT_EPISODES if options.episodes is None else options.episodes
     policy = load(
-        run, checkpoint=given.checkpoint, member=given.member, eval_arguments=eval_arguments
+        run, checkpoint=options.checkpoint, member=options.member, eval_arguments=eval_arguments
     )
     for warning in policy.warnings:
         print_warning(warning)
-    how = parse_info_reductions(given.info, "info")
+    how = parse_info_reductions(options.info, "info")
     started = time.monotonic()
-    key = jax.random.key(given.seed)
-    greedy = None if given.stochastic is None else not given.stochastic
+    key = jax.random.key(options.seed)
+    greedy = None if options.stochastic is None else not options.stochastic
     workers = policy.spec.options.env_workers
     numbers, played = policy.evaluate(
-        episodes, key, greedy, given.descriptor, info=how, env_workers=workers
+        episodes, key, greedy, options.descriptor, info=how, env_workers=workers
     )
     wall_time = time.monotonic() - started
     frames = int(played.length.sum())
-    if not given.json:
+    if not options.json:
         print_line(
             format_run_evaluation(run, policy, numbers, played, policy.is_greedy(greedy)),
             flush=True,
         )
-    corrected = evaluate_elites(given, policy, key) | evaluate_tasks(given, policy, key)
+    corrected = evaluate_elites(options, policy, key) | evaluate_tasks(options, policy, key)
     first = {
         "run": str(run),
         "steps": policy.step,
@@ -147,26 +147,26 @@ def evaluate_run(given: EvaluateOptions, run: Path, eval_arguments: SettingValue
     )
 
 
-def evaluate_elites(given: EvaluateOptions, policy: Policy, key: jax.Array) -> MetricValues:
+def evaluate_elites(options: EvaluateOptions, policy: Policy, key: jax.Array) -> MetricValues:
     """Evaluate all elites and print the metrics of the corrected archive (see `EvaluateOptions`).
 
     Args:
-        given: Options of `rollax eval`.
+        options: Options of `rollax eval`.
         policy: Loaded policy.
         key: Random key.
 
     Returns:
         The metrics, or an empty dictionary without an archive or with `--no-archive`.
     """
-    if not given.archive or not can_be_corrected(policy):
+    if not options.archive or not can_be_corrected(policy):
         return {}
-    episodes = DEFAULT_NUM_EPISODES if given.episodes is None else given.episodes
-    if not given.json and sys.stderr.isatty() and not has_closed_form(policy.environment):
+    episodes = DEFAULT_NUM_EPISODES if options.episodes is None else options.episodes
+    if not options.json and sys.stderr.isatty() and not has_closed_form(policy.environment):
         print_note(
             f"Evaluating every elite with {episodes} episodes each. Disable with --no-archive."
         )
     numbers, _ = policy.correct_archive(episodes, key)
-    if not given.json:
+    if not options.json:
         _print_corrected_archive(numbers, has_closed_form(policy.environment))
     return numbers
 
@@ -183,23 +183,23 @@ def _print_corrected_archive(numbers: MetricValues, is_closed_form: bool) -> Non
     )
 
 
-def evaluate_tasks(given: EvaluateOptions, policy: Policy, key: jax.Array) -> MetricValues:
+def evaluate_tasks(options: EvaluateOptions, policy: Policy, key: jax.Array) -> MetricValues:
     """Evaluate every task and print the worst ones.
 
     Args:
-        given: Options of `rollax eval`.
+        options: Options of `rollax eval`.
         policy: Loaded policy.
         key: Random key.
 
     Returns:
         Dictionary of lists, keyed by metric name, with one entry per task. Empty without `--tasks`.
     """
-    if given.tasks is None:
+    if options.tasks is None:
         return {}
-    greedy = None if given.stochastic is None else not given.stochastic
-    table = policy.evaluate_tasks(given.episodes or DEFAULT_EPISODES_PER_TASK, key, greedy)
-    if not given.json and has_finite_tasks(policy.environment):
-        print_line(format_worst_tasks(table, policy.environment, given.tasks))
+    greedy = None if options.stochastic is None else not options.stochastic
+    table = policy.evaluate_tasks(options.episodes or DEFAULT_EPISODES_PER_TASK, key, greedy)
+    if not options.json and has_finite_tasks(policy.environment):
+        print_line(format_worst_tasks(table, policy.environment, options.tasks))
     return {f"tasks_{name}": column.tolist() for name, column in table.items()}
 
 

@@ -56,10 +56,10 @@ class ExportOptions:
 
 def export(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax export` and return its exit code."""
-    given = parse_options(ExportOptions, split_number_lists(arguments), "rollax export")
+    options = parse_options(ExportOptions, split_number_lists(arguments), "rollax export")
     cache.enable()
-    check_checkpoint_name(given.checkpoint)
-    words = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    check_checkpoint_name(options.checkpoint)
+    words = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     is_quiet, greedy = words.pop("json"), not words.pop("stochastic")
     exported = write(**words, greedy=greedy)
     for warning in exported.warnings:
@@ -69,8 +69,8 @@ def export(arguments: list[str], shared: SharedOptions) -> int:
             print_line(path)
         print_line(f"Compared with the policy at step {exported.step:,}: {exported.parity}")
     summary = {
-        "run": str(given.run),
-        "to": given.to,
+        "run": str(options.run),
+        "to": options.to,
         "steps": exported.step,
         "files": [str(path) for path in exported.files],
         "difference": exported.parity.difference,

@@ -34,16 +34,16 @@ class ListOptions:
 
 def ls(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax ls` and return its exit code."""
-    given = parse_options(ListOptions, arguments, "rollax ls")
-    if given.folders == (DEFAULT_FOLDER,) and not DEFAULT_FOLDER.exists():
+    options = parse_options(ListOptions, arguments, "rollax ls")
+    if options.folders == (DEFAULT_FOLDER,) and not DEFAULT_FOLDER.exists():
         raise UsageError(
             f"The folder {DEFAULT_FOLDER} does not exist. Run `rollax ls FOLDER` to list another."
         )
     rows = sorted(
-        (summarize_run(folder) for folder in find_runs(given.folders)),
+        (summarize_run(folder) for folder in find_runs(options.folders)),
         key=lambda row: row["changed"],
     )
-    if given.json:
+    if options.json:
         print_line(json.dumps(rows))
         return 0
     console = Console(highlight=False)

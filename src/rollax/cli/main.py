@@ -139,7 +139,7 @@ def _run_command(words: list[str]) -> int:
             raise UnknownNameError("command", command, COMMANDS)
         with running_command(), trust_folders(shared.trust), standard_numerics():
             code = COMMANDS[command](words[1:], shared)
-        return code if shared.place is None else _leave_processes(code, alone=False)
+        return code if shared.place is None else _leave_processes(code, is_immediate=False)
     except UsageError as error:
         print_line(f"error: {error}", sys.stderr)
         return _leave_after_error(error, 2)
@@ -147,7 +147,7 @@ def _run_command(words: list[str]) -> int:
         next_command = RUN_COMMANDS.get(words[0] if words else "")
         hint = f" Run `{next_command}` to continue from the last checkpoint."
         print(f"error: Interrupted.{hint if next_command else ''}", file=sys.stderr)
-        return _end_immediately(_leave_processes(130, alone=True))
+        return _end_immediately(_leave_processes(130, is_immediate=True))
     except (OSError, RuntimeError) as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
@@ -163,7 +163,7 @@ def _leave_after_error(error: Exception, code: int) -> int:
     In a distributed run, this process ends and the function does not return.
     """
     processes.send_error(error)
-    return _leave_processes(code, alone=True)
+    return _leave_processes(code, is_immediate=True)
 
 
 def _end_immediately(code: int) -> int:
@@ -177,13 +177,13 @@ def _end_immediately(code: int) -> int:
     return code
 
 
-def _leave_processes(code: int, alone: bool) -> int:
+def _leave_processes(code: int, is_immediate: bool) -> int:
     """End this process if it belongs to a distributed run. Otherwise return the exit code.
 
-    If `alone` is True, the process ends without waiting for the other processes.
+    If `is_immediate` is True, the process ends without waiting for the other processes.
     """
     cache.confirm_start()  # otherwise the next start would count this exit as a crash
-    return processes.exit_process(code, alone)
+    return processes.exit_process(code, is_immediate)
 
 
 if __name__ == "__main__":

@@ -40,24 +40,24 @@ class PlotOptions:
 
 def plot(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax plot` and return its exit code."""
-    given = parse_options(PlotOptions, arguments, "rollax plot")
-    if not given.runs:
+    options = parse_options(PlotOptions, arguments, "rollax plot")
+    if not options.runs:
         raise UsageError("plot needs one or more run folders. Run `rollax plot RUN`.")
-    drawn = write_figure(given.runs, given.out, given.figure, print_note)
+    drawn = write_figure(options.runs, options.out, options.figure, print_note)
     for path in drawn:
         print_line(path)
-    is_alone = given.out is None and not given.figure.is_for_paper
-    for path in draw_archives(list(given.runs), drawn[0]) if is_alone else ():
+    is_alone = options.out is None and not options.figure.is_for_paper
+    for path in draw_archives(list(options.runs), drawn[0]) if is_alone else ():
         print_line(path)
     return 0
 
 
-def draw_archives(runs: list[Path], curves: Path) -> list[Path]:
+def draw_archives(runs: list[Path], curves_file: Path) -> list[Path]:
     """Draw the archives of one run, or compare the archives of two runs.
 
     Args:
         runs: Run folders or patterns. For three or more runs, nothing is drawn.
-        curves: File with the learning curves. A comparison is written to the same folder.
+        curves_file: File with the learning curves. A comparison is written to the same folder.
 
     Returns:
         The written files.
@@ -65,6 +65,9 @@ def draw_archives(runs: list[Path], curves: Path) -> list[Path]:
     runs = find_runs(runs)
     if len(runs) == 2:
         return archive_comparison.write_archive_comparison(
-            runs[0], runs[1], curves.with_name(f"{curves.stem}-archives.png"), print_warning
+            runs[0],
+            runs[1],
+            curves_file.with_name(f"{curves_file.stem}-archives.png"),
+            print_warning,
         )
     return archive_figure.write_archive_files(runs[0], print_warning) if len(runs) == 1 else []

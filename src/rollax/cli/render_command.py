@@ -67,35 +67,35 @@ def render(arguments: list[str], shared: SharedOptions) -> int:
     from rollax.visualization.render.text_frames import print_episodes
 
     rest, eval_env = take_prefixed_options(arguments, "--eval-env.")
-    given = parse_options(RenderOptions, split_number_lists(rest), "rollax render")
-    _check_options(given)
+    options = parse_options(RenderOptions, split_number_lists(rest), "rollax render")
+    _check_options(options)
     shown = {
-        **{name: getattr(given, name) for name in ("checkpoint", "member", "seed", "episodes")},
-        "fps": given.fps,
-        "greedy": not given.stochastic,
+        **{name: getattr(options, name) for name in ("checkpoint", "member", "seed", "episodes")},
+        "fps": options.fps,
+        "greedy": not options.stochastic,
         "eval_arguments": unwrap_single_values(eval_env),
     }
-    if given.text:
+    if options.text:
         cache.enable()
-        print_episodes(given.run, notify_fn=print_note, **shown)
+        print_episodes(options.run, notify_fn=print_note, **shown)
         return 0
-    chosen = {name: getattr(given, name) for name in ("descriptor", "cell", "sheet")}
-    print_line(run_views.render(given.run, path=given.out, **chosen, **shown).path)
+    chosen = {name: getattr(options, name) for name in ("descriptor", "cell", "sheet")}
+    print_line(run_views.render(options.run, path=options.out, **chosen, **shown).path)
     return 0
 
 
-def _check_options(given: RenderOptions) -> None:
+def _check_options(options: RenderOptions) -> None:
     """Raise UsageError if an option is out of range, or has no effect with `--text`."""
-    check_seed(given.seed)
-    check_checkpoint_name(given.checkpoint or "")
-    if not 1 <= given.episodes <= MAX_RENDERED_EPISODES:
+    check_seed(options.seed)
+    check_checkpoint_name(options.checkpoint or "")
+    if not 1 <= options.episodes <= MAX_RENDERED_EPISODES:
         raise UsageError(
             f"episodes must be between 1 and {MAX_RENDERED_EPISODES}, "
-            f"got {format_value(given.episodes)}."
+            f"got {format_value(options.episodes)}."
         )
-    if given.fps is not None and not 1 <= given.fps <= MAX_FPS:
-        raise UsageError(f"fps must be between 1 and {MAX_FPS}, got {format_value(given.fps)}.")
-    if given.text and given.out is not None:
-        raise UsageError(f"--text does not write to --out ({given.out}). Remove one of them.")
-    if given.text and given.sheet is not None:
+    if options.fps is not None and not 1 <= options.fps <= MAX_FPS:
+        raise UsageError(f"fps must be between 1 and {MAX_FPS}, got {format_value(options.fps)}.")
+    if options.text and options.out is not None:
+        raise UsageError(f"--text does not write to --out ({options.out}). Remove one of them.")
+    if options.text and options.sheet is not None:
         raise UsageError("--text shows an episode, and --sheet shows elites. Remove --text.")

@@ -37,12 +37,14 @@ class ReportOptions:
 
 def report(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax report` and return its exit code."""
-    given = parse_options(ReportOptions, arguments, "rollax report")
-    if not given.runs:
+    options = parse_options(ReportOptions, arguments, "rollax report")
+    if not options.runs:
         raise UsageError("report needs one or more run folders. Run `rollax report RUN`.")
-    path = run_views.report(given.runs, path=given.out, render=given.render, label=given.label)
+    path = run_views.report(
+        options.runs, path=options.out, render=options.render, label=options.label
+    )
     print_line(path)
-    if given.open:
+    if options.open:
         _open_in_browser(path)
     return 0
 

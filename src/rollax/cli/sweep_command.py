@@ -159,33 +159,36 @@ def _read_named_study(names: list[str]) -> StudySpec | None:
 def _find_or_create_study(
     names: list[str],
     rest: list[str],
-    given: SweepCommandOptions,
+    options: SweepCommandOptions,
     shared: SharedOptions,
-    written: StudySpec | None,
+    named_spec: StudySpec | None,
 ) -> Path:
     """Return the folder of an existing study, or create a study and return its folder.
 
-    `written` is the result of `_read_named_study`.
+    `named_spec` is the result of `_read_named_study`.
     """
-    trains_here = given.launch.launcher == "local" and given.launch.workers == 1
-    if written is not None and Path(names[0]).is_dir():
-        if rest or given.search != written.search or given.launch.study_dir is not None:
+    is_trained_here = options.launch.launcher == "local" and options.launch.workers == 1
+    if named_spec is not None and Path(names[0]).is_dir():
+        if rest or options.search != named_spec.search or options.launch.study_dir is not None:
             raise UsageError(
                 f"{names[0]} is an existing study, whose settings cannot change. Pass only options "
                 "such as --workers, --launcher and --hours."
             )
         return Path(names[0])
-    if written is not None:
+    if named_spec is not None:
         if rest:
             raise UsageError(
                 f"{rest[0]} cannot be combined with a study file. Set it in the file instead."
             )
-        launchers.check_modules_imported(list_study_modules(written))
-        if written.search.storage is not None and given.search.storage == written.search.storage:
-            optuna_study.check_storage_trusted(written.search.storage)
-        imports = tuple(dict.fromkeys((*written.imports, *shared.imports)))
-        spec = dataclasses.replace(written, search=given.search, imports=imports)
-        return create_study(spec, given.launch.study_dir, trains_here)
+        launchers.check_modules_imported(list_study_modules(named_spec))
+        if (
+            named_spec.search.storage is not None
+            and options.search.storage == named_spec.search.storage
+        ):
+            optuna_study.check_storage_trusted(named_spec.search.storage)
+        imports = tuple(dict.fromkeys((*named_spec.imports, *shared.imports)))
+        spec = dataclasses.replace(named_spec, search=options.search, imports=imports)
+        return create_study(spec, options.launch.study_dir, is_trained_here)
     if len(names) != 2:
         what = f"{names[0]} is not a study or a study file. " if len(names) == 1 else ""
         raise UsageError(
@@ -193,7 +196,9 @@ def _find_or_create_study(
             "Run `rollax sweep --help` for examples."
         )
     return create_study(
-        _parse_study_words(names, rest, given.search, shared), given.launch.study_dir, trains_here
+        _parse_study_words(names, rest, options.search, shared),
+        options.launch.study_dir,
+        is_trained_here,
     )
 
 

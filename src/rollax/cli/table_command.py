@@ -58,15 +58,15 @@ class TableOptions:
 
 def table(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax table` and return its exit code."""
-    given = parse_options(TableOptions, arguments, "rollax table")
-    if not given.runs:
+    options = parse_options(TableOptions, arguments, "rollax table")
+    if not options.runs:
         raise UsageError("table needs one or more run folders. Run `rollax table RUN`.")
-    kind = _choose_format(given)
-    kinds = TABLE_KINDS if given.kind is None else (given.kind,)
-    targets = [] if given.out is None else _list_targets(given.out, kind, kinds)
-    _check_targets(targets, given.overwrite)
-    tables = make_tables(given.runs, kinds, given.all_settings, given.label)
-    width = _terminal_width() if given.out is None else None
+    kind = _choose_format(options)
+    kinds = TABLE_KINDS if options.kind is None else (options.kind,)
+    targets = [] if options.out is None else _list_targets(options.out, kind, kinds)
+    _check_targets(targets, options.overwrite)
+    tables = make_tables(options.runs, kinds, options.all_settings, options.label)
+    width = _terminal_width() if options.out is None else None
     texts = [_format_table(each, kind, width) for each in tables]
     if targets:
         _write_files(targets, texts)
@@ -77,32 +77,32 @@ def table(arguments: list[str], shared: SharedOptions) -> int:
     return 0
 
 
-def _choose_format(given: TableOptions) -> TableFormat:
+def _choose_format(options: TableOptions) -> TableFormat:
     """Return the requested format, or the format that matches the suffix of the output file."""
     formats: dict[TableFormat, bool] = {
-        "latex": given.latex,
-        "markdown": given.markdown,
-        "csv": given.csv,
+        "latex": options.latex,
+        "markdown": options.markdown,
+        "csv": options.csv,
     }
     chosen: list[TableFormat] = [name for name, is_chosen in formats.items() if is_chosen]
     if len(chosen) > 1:
-        options = " and ".join(f"--{name}" for name in chosen)
-        raise UsageError(f"{options} exclude each other. Choose one of them.")
+        names = " and ".join(f"--{name}" for name in chosen)
+        raise UsageError(f"{names} exclude each other. Choose one of them.")
     if chosen:
         return chosen[0]
-    if given.out is None:
+    if options.out is None:
         return "text"
-    if given.out.suffix.lower() not in FORMATS_BY_SUFFIX:
+    if options.out.suffix.lower() not in FORMATS_BY_SUFFIX:
         raise UsageError(
-            f"--out must end in .tex, .md, .csv or .txt, got {given.out}. "
+            f"--out must end in .tex, .md, .csv or .txt, got {options.out}. "
             "Choose one of them, or add --latex, --markdown or --csv."
         )
-    return FORMATS_BY_SUFFIX[given.out.suffix.lower()]
+    return FORMATS_BY_SUFFIX[options.out.suffix.lower()]
 
 
-def _list_targets(out: Path, kind: TableFormat, kinds: tuple[TableKind, ...]) -> list[Path]:
+def _list_targets(out: Path, table_format: TableFormat, kinds: tuple[TableKind, ...]) -> list[Path]:
     """Return the paths of the output files: one file, or for CSV one file per table."""
-    if kind != "csv":
+    if table_format != "csv":
         return [out]
     return [out, *(out.with_name(f"{out.stem}-{name}{out.suffix}") for name in kinds[1:])]
 
@@ -131,9 +131,9 @@ def _terminal_width() -> int | None:
     return console.width if console.is_terminal else None
 
 
-def _format_table(table: RunTable, kind: TableFormat, width: int | None) -> str:
-    if kind == "latex":
+def _format_table(table: RunTable, table_format: TableFormat, width: int | None) -> str:
+    if table_format == "latex":
         return table.to_latex()
-    if kind == "markdown":
+    if table_format == "markdown":
         return table.to_markdown()
-    return table.to_csv() if kind == "csv" else table.to_string(width)
+    return table.to_csv() if table_format == "csv" else table.to_string(width)

@@ -127,14 +127,14 @@ def _result_or_interrupted(run: Callable[[], Result]) -> Result:
         return get_interrupt_result(interrupt)
 
 
-def _print_result(summary: Record, wanted: bool) -> None:
+def _print_result(summary: Record, is_requested: bool) -> None:
     if processes.is_first_process():
-        print_run_summary(summary, wanted)
+        print_run_summary(summary, is_requested)
 
 
-def _expand_options(words: list[str], kinds: AlgorithmEntry, environment: str) -> list[str]:
+def _expand_options(words: list[str], entry: AlgorithmEntry, environment: str) -> list[str]:
     """Return the arguments with full option names, and with switches in the form without values."""
-    groups = {"config.": kinds.config, "network.": kinds.network_config}
+    groups = {"config.": entry.config, "network.": entry.network_config}
     words = flags.expand_option_names(
         words, RunOptions, groups, lambda: environments.default_arguments(environment)
     )
@@ -142,7 +142,7 @@ def _expand_options(words: list[str], kinds: AlgorithmEntry, environment: str) -
     return flags.normalize_switches(words, groups)
 
 
-def _print_help(names: list[str], everything: bool) -> int:
+def _print_help(names: list[str], has_all_options: bool) -> int:
     """Print the help of `rollax train`, or of an algorithm and an environment.
 
     If `names` contains only an algorithm, the help uses an environment with a preset for it.
@@ -157,21 +157,21 @@ def _print_help(names: list[str], everything: bool) -> int:
     registry.check_environment_id(environment)
     own = environments.default_arguments(environment)
     tuned = load_preset(algorithm, environment)
-    groups = _option_groups(algorithm, tuned, set(own), everything)
-    own_group = _environment_group(own | tuned.arguments, everything)
-    helping.print_train_help(algorithm, environment, [*groups, own_group], everything)
+    groups = _option_groups(algorithm, tuned, set(own), has_all_options)
+    own_group = _environment_group(own | tuned.arguments, has_all_options)
+    helping.print_train_help(algorithm, environment, [*groups, own_group], has_all_options)
     return 0
 
 
 def _option_groups(
-    algorithm: str, tuned: Preset, arguments: set[str], everything: bool
+    algorithm: str, preset: Preset, arguments: set[str], has_all_options: bool
 ) -> list[helping.OptionGroup]:
     """Return the option groups of the help: run options, algorithm settings, network settings.
 
     An option is shown without its prefix if its name is unique among all groups and environment
     arguments.
     """
-    defaults = _tuned_defaults(algorithm, tuned)
+    defaults = _tuned_defaults(algorithm, preset)
     names = [{field.name for field in dataclasses.fields(group)} for group in defaults]
     counts = collections.Counter(name for group in (*names, arguments) for name in group)
     short = {name for name, count in counts.items() if count == 1}
@@ -182,37 +182,37 @@ def _option_groups(
             "Run",
             defaults.run,
             prefix="",
-            short=names[0],
-            chosen=None if everything else helping.MAIN_RUN_OPTIONS,
+            unprefixed_names=names[0],
+            shown_names=None if has_all_options else helping.MAIN_RUN_OPTIONS,
         ),
         helping.make_option_group(
             title,
             defaults.config,
             prefix="config.",
-            short=short,
-            chosen=None if everything else main,
+            unprefixed_names=short,
+            shown_names=None if has_all_options else main,
         ),
         helping.make_option_group(
             "Network",
             defaults.network,
             prefix="network.",
-            short=short,
-            chosen=None if everything else helping.MAIN_NETWORK_SETTINGS,
+            unprefixed_names=short,
+            shown_names=None if has_all_options else helping.MAIN_NETWORK_SETTINGS,
         ),
     ]
 
 
-def _environment_group(arguments: SettingValues, everything: bool) -> helping.OptionGroup:
+def _environment_group(arguments: SettingValues, has_all_options: bool) -> helping.OptionGroup:
     """Return the option group of the environment arguments.
 
-    It has one entry per argument if `everything` is True, and otherwise one entry for all.
+    It has one entry per argument if `has_all_options` is True, and otherwise one entry for all.
     """
     values = {
         name.replace("_", "-"): helping.format_default(value) for name, value in arguments.items()
     }
     listed = ", ".join(f"{name} {value}" for name, value in values.items())
     options = [helping.OptionHelp("--env.NAME", "VALUE", "", listed)] if listed else []
-    if everything:
+    if has_all_options:
         options = [
             helping.OptionHelp(f"--env.{name}", "", value, "") for name, value in values.items()
         ]
@@ -227,24 +227,24 @@ class TrainDefaults(NamedTuple):
     network: Any
 
 
-def _tuned_defaults(algorithm: str, tuned: Preset) -> TrainDefaults:
+def _tuned_defaults(algorithm: str, preset: Preset) -> TrainDefaults:
     """Return the defaults of `rollax train` for an algorithm and a preset."""
     kinds = get_algorithm_entry(algorithm)
-    config = resolve_settings("config", kinds.config, tuned.config, None)
-    network = resolve_settings("network", kinds.network_config, tuned.network, None)
+    config = resolve_settings("config", kinds.config, preset.config, None)
+    network = resolve_settings("network", kinds.network_config, preset.network, None)
     return TrainDefaults(
         RunOptions(
-            total_steps=tuned.total_steps or DEFAULT_TOTAL_STEPS,
-            eval_stochastic=tuned.eval_stochastic,
+            total_steps=preset.total_steps or DEFAULT_TOTAL_STEPS,
+            eval_stochastic=preset.eval_stochastic,
         ),
         validate_settings(config),
         validate_settings(network, "network."),
     )
 
 
-def _make_options_class(algorithm: str, tuned: Preset) -> type:
+def _make_options_class(algorithm: str, preset: Preset) -> type:
     """Build the options class of `rollax train` with the tuned values as defaults."""
-    defaults = _tuned_defaults(algorithm, tuned)
+    defaults = _tuned_defaults(algorithm, preset)
     help_text = "End with one JSON object. Everything else goes to standard error."
     json_type = Annotated[bool, tyro.conf.arg(help=help_text)]
     return dataclasses.make_dataclass(

@@ -464,7 +464,7 @@ def _prepare_heartbeat_folder(folder: Path) -> None:
         )
 
 
-def exit_process(code: int, is_alone: bool) -> int:
+def exit_process(code: int, is_immediate: bool) -> int:
     """End a process of a distributed run without the exit handlers of JAX.
 
     The handlers would wait for processes that have already ended, and would abort if the first
@@ -472,14 +472,14 @@ def exit_process(code: int, is_alone: bool) -> int:
 
     Args:
         code: Exit code.
-        is_alone: Whether to end without waiting for the other processes.
+        is_immediate: Whether to end without waiting for the other processes.
 
     Returns:
         The exit code if there is only one process. Otherwise, the function does not return.
     """
     if num_processes() == 1:
         return code
-    if not is_alone:
+    if not is_immediate:
         all_gather_text("")
     if is_first_process():
         # JAX aborts the other processes when the first ends. Let them end by themselves.

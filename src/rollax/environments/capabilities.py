@@ -89,7 +89,7 @@ def is_on_host(environment: object) -> TypeGuard[HostEnvironment]:
 
 
 def has_closed_form(environment: Environment) -> TypeGuard[ClosedFormEnvironment]:
-    """Return whether an environment has a method `score` (`ClosedFormEnvironment`)."""
+    """Return whether an environment scores solutions by a function (`ClosedFormEnvironment`)."""
     return callable(getattr(environment, "score", None))
 
 

@@ -234,11 +234,11 @@ class FiniteTaskEnvironment(TaskEnvironment, Protocol):
         """Unique number of each task that episodes can sample."""
         ...
 
-    def tasks_at(self, places: jax.Array | np.ndarray) -> Any:
+    def tasks_at(self, indices: jax.Array | np.ndarray) -> Any:
         """Return the tasks at the given positions in `task_numbers`.
 
         Args:
-            places: Positions in `task_numbers`, int `[N]`.
+            indices: Positions in `task_numbers`, int `[N]`.
 
         Returns:
             Pytree whose leaves have a leading axis `[N]`.

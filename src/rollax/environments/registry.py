@@ -56,7 +56,7 @@ def make(id: str, /, **arguments: Setting) -> Environment:
 def make_without_import(id: str, arguments: Mapping[str, Setting]) -> Environment:
     """Make an environment from its id without importing the package in the id.
 
-    Use this instead of `make` for ids from a run folder, which may not be trusted.
+    Use this instead of `make` for ids from a run folder, which may come from another person.
 
     Args:
         id: Id of the environment.
@@ -190,7 +190,7 @@ def import_package(id: str) -> tuple[str, ...]:
     """Import the package in an id such as "gymnasium/PACKAGE:NAME".
 
     The package is a module of the current folder or an installed one. Call this function only for
-    ids that the user wrote, because ids from a run folder are not trusted.
+    ids that the user wrote, because importing a module that a run folder names runs its code.
 
     Args:
         id: Id of the environment.

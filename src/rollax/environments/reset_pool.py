@@ -89,8 +89,8 @@ def refill_reset_pool(environment: Environment, pool: ResetPool, ended: jax.Arra
         indices = jnp.full(share, size).at[slot].set(jnp.arange(size), mode="drop")
         keys, episode = (x.at[indices].get(mode="clip") for x in (pool.key, pool.episode))
 
-        def put(all, some):
-            return all.at[indices].set(some, mode="drop")
+        def put(pooled, sampled):
+            return pooled.at[indices].set(sampled, mode="drop")
 
         return jax.tree.map(put, pooled_reset, _sample_resets(environment, keys, episode)), put(
             pooled_episode, episode

@@ -183,31 +183,31 @@ def export(
     )
 
 
-def find_format(to: str) -> ExportFormat:
-    """Return the export format with the name `to`.
+def find_format(format_name: str) -> ExportFormat:
+    """Return the export format with a name such as "onnx".
 
     Raises:
         UnknownNameError: If the format does not exist.
         UsageError: If a package that the format needs is not installed.
     """
-    if to not in FORMATS:
-        raise UnknownNameError("format", str(to), FORMATS)
-    FORMATS[to].check_installed()
-    return FORMATS[to]
+    if format_name not in FORMATS:
+        raise UnknownNameError("format", str(format_name), FORMATS)
+    FORMATS[format_name].check_installed()
+    return FORMATS[format_name]
 
 
-def resolve_batch(batch: int | str | None, to: str) -> int | None:
+def resolve_batch(batch: int | str | None, format_name: str) -> int | None:
     """Return the number of environments per call, or None for any number.
 
     Args:
         batch: Number, "any", or None for the default of the format.
-        to: Name of the format.
+        format_name: Name of the format.
 
     Raises:
         UsageError: If `batch` is neither "any" nor an integer from 1 to `MAX_BATCH`.
     """
     if batch is None:
-        return FORMATS[to].batch
+        return FORMATS[format_name].batch
     if batch == "any":
         return None
     is_number = (
@@ -223,9 +223,9 @@ def resolve_batch(batch: int | str | None, to: str) -> int | None:
     return int(batch)
 
 
-def export_folder_name(to: str, greedy: bool, options: SettingValues) -> str:
+def export_folder_name(format_name: str, greedy: bool, options: SettingValues) -> str:
     """Return the default name of the output folder: the format and all non-default options."""
-    name_parts = [to, *([] if greedy else ["stochastic"])]
+    name_parts = [format_name, *([] if greedy else ["stochastic"])]
     for name, value in options.items():
         if value is None or (name, value) in (("checkpoint", "last"), ("batch", "any")):
             continue
@@ -286,12 +286,14 @@ def check_exportable(policy: Policy, folder: Path) -> None:
         )
 
 
-def make_files(policy: Policy, kind: ExportFormat, batch: int | None, greedy: bool) -> PolicyFiles:
+def make_files(
+    policy: Policy, export_format: ExportFormat, batch: int | None, greedy: bool
+) -> PolicyFiles:
     """Export a policy to files in memory and compare the files with the policy.
 
     Args:
         policy: Policy to export.
-        kind: Export format.
+        export_format: Export format.
         batch: Number of environments per call, or None for any number.
         greedy: Whether to take the most likely actions instead of sampling.
 
@@ -302,14 +304,14 @@ def make_files(policy: Policy, kind: ExportFormat, batch: int | None, greedy: bo
         UsageError: If the format does not support the policy.
         RuntimeError: If the exported files return different actions than the policy.
     """
-    rewrites = {"erf_inv": erf_inv} if kind.needs_lowering else {}
+    rewrites = {"erf_inv": erf_inv} if export_format.needs_lowering else {}
     exported = make_policy_program(policy, batch, greedy, rewrites)
     source = None
-    if kind.needs_lowering:
+    if export_format.needs_lowering:
         exported = exported._replace(program=replace_key_with_uniforms(exported.program)[0])
         source = replace_key_with_uniforms(make_policy_program(policy, NUM_ENVS, greedy).program)[1]
-    files = kind.write(exported.program)
-    act_fn = kind.open(files)
+    files = export_format.write(exported.program)
+    act_fn = export_format.open(files)
     outputs = sorted(exported.program.outputs)
 
     def act(inputs: Arrays) -> Arrays:

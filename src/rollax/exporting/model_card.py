@@ -63,7 +63,7 @@ def policy_metadata(policy: Policy, folder: Path, greedy: bool) -> Record:
 
 
 def format_model_card(
-    policy: Policy, folder: Path, document: Record, kind: ExportFormat, parity: Parity
+    policy: Policy, folder: Path, document: Record, export_format: ExportFormat, parity: Parity
 ) -> str:
     """Return the model card as Markdown.
 
@@ -71,7 +71,7 @@ def format_model_card(
         policy: Exported policy.
         folder: Folder of the run.
         document: Content of policy.json.
-        kind: Export format.
+        export_format: Export format.
         parity: Comparison of the exported files with the policy.
     """
     spec = policy.spec
@@ -80,8 +80,8 @@ def format_model_card(
     sections = [
         f"# {spec.algorithm} on {spec.environment}",
         f"A policy trained with rollax {__version__}, exported on {document['date']} as "
-        f"`{document['file']}`: {kind.summary}. It maps observations of the environment to "
-        f"{document['actions']} actions in the environment's units. "
+        f"`{document['file']}`: {export_format.summary}. It maps observations of the environment "
+        f"to {document['actions']} actions in the environment's units. "
         "`policy.json` lists names, shapes, types and bounds.",
         format_table({"": ""} | origin_rows(policy, document) | warm_start),
         "## Scores",
@@ -91,7 +91,8 @@ def format_model_card(
         "## Inputs and outputs",
         format_signature(document),
         "## Load the policy",
-        f"In the folder of the files:\n\n```python\n{format_loading_code(document, kind)}```",
+        "In the folder of the files:\n\n"
+        f"```python\n{format_loading_code(document, export_format)}```",
         f"Compared with `Policy.act` of rollax, {parity}.",
         "## Versions",
         format_versions(folder),
@@ -240,14 +241,14 @@ def format_signature(document: Record) -> str:
     return "\n".join(lines)
 
 
-def format_loading_code(document: Record, kind: ExportFormat) -> str:
+def format_loading_code(document: Record, export_format: ExportFormat) -> str:
     """Return a complete Python program that loads the policy and computes one action."""
     names = [array["name"] for array in document["inputs"]]
     size = 1 if document["batch"] == "any" else document["batch"]
     lines = [
         "import json\nfrom pathlib import Path\n\nimport numpy as np\n",
         'description = json.loads(Path("policy.json").read_text())',
-        kind.loading_code,
+        export_format.loading_code,
         "inputs = {}",
         'for one in description["inputs"]:',
         f'    shape = [{size} if side == "batch" else side for side in one["shape"]]\n'

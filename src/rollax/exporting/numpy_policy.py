@@ -70,11 +70,11 @@ def run_program(program, constants, inputs):
     return {name: np.array(values[value_id]) for name, value_id in program["outputs"].items()}
 
 
-def resolve_size(side, batch):
-    """Return a size as an integer, given an integer, "batch" or a multiple such as "6*batch"."""
-    if isinstance(side, int):
-        return side
-    return int(side.partition("*")[0] if "*" in side else 1) * batch
+def resolve_size(size, batch_size):
+    """Convert a size to an integer: an integer, "batch", or a multiple such as "6*batch"."""
+    if isinstance(size, int):
+        return size
+    return int(size.partition("*")[0] if "*" in size else 1) * batch_size
 
 
 def slice_array(x, axes, starts, limits, steps):

@@ -120,13 +120,13 @@ def collect_observations(
 
 
 def compute_reference(
-    single_fn: Callable[[Arrays], Arrays], shapes: InputShapes, inputs: dict[str, np.ndarray]
+    unbatched_fn: Callable[[Arrays], Arrays], shapes: InputShapes, inputs: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Run the original policy on a rollout and carry its recurrent state from step to step.
 
     Args:
-        single_fn: Policy for one environment, as in `PolicyProgram`.
-        shapes: Shapes of the inputs of `single_fn`.
+        unbatched_fn: Policy for one environment, as in `PolicyProgram`.
+        shapes: Shapes of the inputs of `unbatched_fn`.
         inputs: Inputs `[T, E, ...]`, keyed by name, without the recurrent state.
 
     Returns:
@@ -139,8 +139,8 @@ def compute_reference(
     }
     step_inputs = {name: jnp.asarray(x) for name, x in inputs.items() if name in shapes}
 
-    def step(carry: Arrays, current: Arrays) -> tuple[Arrays, Arrays]:
-        outputs = jax.vmap(single_fn)(carry | current)
+    def step(carry: Arrays, current_inputs: Arrays) -> tuple[Arrays, Arrays]:
+        outputs = jax.vmap(unbatched_fn)(carry | current_inputs)
         return {name: outputs[f"next_{name}"] for name in carry}, outputs
 
     outputs = jax.jit(lambda carry, step_inputs: jax.lax.scan(step, carry, step_inputs)[1])(
@@ -175,7 +175,7 @@ def compare_with_policy(
     if KEY in exported.shapes:
         keys = jax.random.split(jax.random.key(1), (NUM_STEPS, NUM_ENVS))
         inputs[KEY] = np.asarray(jax.random.key_data(keys))
-    expected = compute_reference(exported.single_fn, exported.shapes, inputs)
+    expected = compute_reference(exported.unbatched_fn, exported.shapes, inputs)
     expected_outputs = {
         name: value for name, value in expected.items() if not name.startswith("next_")
     }
@@ -199,20 +199,20 @@ def compare_with_policy(
 
 
 def run_exported(
-    program: Program, act: Callable[[Arrays], Arrays], inputs: Arrays, start: int, size: int
+    program: Program, act: Callable[[Arrays], Arrays], inputs: Arrays, start: int, num_envs: int
 ) -> dict[str, np.ndarray]:
-    """Run the exported policy in `size` environments, starting with environment `start`.
+    """Run the exported policy in `num_envs` environments, starting with environment `start`.
 
     Indices beyond the last environment wrap around.
 
     Returns:
         Outputs `[T, size, ...]`, keyed by name.
     """
-    environment_indices = np.arange(start, start + size) % NUM_ENVS
+    environment_indices = np.arange(start, start + num_envs) % NUM_ENVS
     names = [name for name in program.inputs if not _is_carry(name)]
     shapes = {name: program.types[n] for name, n in program.inputs.items() if _is_carry(name)}
     carry = {
-        name: np.zeros((size, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()
+        name: np.zeros((num_envs, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()
     }
     rows = []
     for time in range(NUM_STEPS):

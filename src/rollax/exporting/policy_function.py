@@ -52,14 +52,14 @@ class PolicyProgram(NamedTuple):
 
     Attributes:
         program: Program of the policy.
-        single_fn: Policy for one environment. It takes all inputs of `shapes`, including unused
+        unbatched_fn: Policy for one environment. It takes all inputs of `shapes`, including unused
             ones.
-        shapes: Shapes and dtypes of the inputs of `single_fn`, keyed by input name.
+        shapes: Shapes and dtypes of the inputs of `unbatched_fn`, keyed by input name.
         carry: Indices of the leaves of the policy's recurrent state on which the actions depend.
     """
 
     program: Program
-    single_fn: Callable[[Arrays], Arrays]
+    unbatched_fn: Callable[[Arrays], Arrays]
     shapes: InputShapes
     carry: tuple[int, ...]
 
@@ -99,8 +99,8 @@ def make_policy_program(
     Raises:
         UsageError: If the policy cannot be traced with a symbolic batch size.
     """
-    single_fn, shapes = make_single_environment_fn(policy, greedy)
-    program = trace_batch(single_fn, shapes, batch, rewrites)
+    unbatched_fn, shapes = make_single_environment_fn(policy, greedy)
+    program = trace_batch(unbatched_fn, shapes, batch, rewrites)
     actions = {name for name in program.outputs if not name.startswith("next_")}
     outputs, used = actions, set[str]()
     while used != (used := used_inputs(keep_outputs(program, outputs))):
@@ -120,7 +120,7 @@ def make_policy_program(
             rename_carry_output(names, name): number for name, number in program.outputs.items()
         },
     )
-    return PolicyProgram(program, single_fn, shapes, leaves)
+    return PolicyProgram(program, unbatched_fn, shapes, leaves)
 
 
 def rename_carry_output(names: dict[str, str], output: str) -> str:
@@ -147,7 +147,7 @@ def make_single_environment_fn(
     leaves, structure = jax.tree.flatten(jax.eval_shape(algorithm.initial_carry, state))
     names = list(flatten_observation(obs))
 
-    def single_fn(inputs: Arrays) -> Arrays:
+    def unbatched_fn(inputs: Arrays) -> Arrays:
         carry = structure.unflatten([inputs[f"{CARRY}/{k}"] for k in range(len(leaves))])
         if leaves:
             carry = tree.where(inputs[RESET], algorithm.initial_carry(state), carry)
@@ -165,7 +165,7 @@ def make_single_environment_fn(
         shapes[RESET] = jax.ShapeDtypeStruct((), jnp.bool_)
     if not greedy:
         shapes[KEY] = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-    return single_fn, {
+    return unbatched_fn, {
         name: jax.ShapeDtypeStruct(shape.shape, shape.dtype) for name, shape in shapes.items()
     }
 
@@ -190,7 +190,7 @@ def flatten_observation(obs: Observation) -> Arrays:
 
 
 def trace_batch(
-    single_fn: Callable[[Arrays], Arrays],
+    unbatched_fn: Callable[[Arrays], Arrays],
     shapes: InputShapes,
     batch: int | None,
     rewrites: Rewrites | None = None,
@@ -198,9 +198,9 @@ def trace_batch(
     """Vectorize a function over environments and trace it.
 
     Args:
-        single_fn: Function for one environment. It maps a dictionary of inputs to a dictionary of
-            outputs.
-        shapes: Shapes of the inputs of `single_fn`, keyed by input name.
+        unbatched_fn: Function for one environment. It maps a dictionary of inputs to a dictionary
+            of outputs.
+        shapes: Shapes of the inputs of `unbatched_fn`, keyed by input name.
         batch: Number of environments, or None for a symbolic batch size.
         rewrites: Replacement functions, keyed by the name of the replaced JAX primitive.
 
@@ -216,7 +216,7 @@ def trace_batch(
         for name, shape in shapes.items()
     }
     try:
-        return trace_program(jax.vmap(single_fn), batch_shapes, rewrites or {})
+        return trace_program(jax.vmap(unbatched_fn), batch_shapes, rewrites or {})
     except Exception as error:  # a custom network may fail in any way with a symbolic size
         if batch is not None:
             raise

@@ -249,7 +249,7 @@ def make_einsum_equation(
 
 
 def size_to_json(side: object) -> int | str:
-    """Return a size as an integer, or as text if it is a multiple of the batch size.
+    """Convert a size to an integer, or to text such as "6*batch" for a symbolic batch size.
 
     Raises:
         UsageError: If the size is another expression of the batch size.

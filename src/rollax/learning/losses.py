@@ -118,28 +118,28 @@ def policy_mask(mask: jax.Array | None, acts: jax.Array | None) -> jax.Array | N
 def masked_means(
     terms: dict[str, jax.Array],
     mask: jax.Array | None = None,
-    of_policy: jax.Array | None = None,
+    policy_samples: jax.Array | None = None,
     values: tuple[str, ...] = (),
 ) -> dict[str, jax.Array]:
-    """Return the mean of each loss term.
+    """Return the masked mean of each loss term.
 
     All terms are reduced together, which costs as much as the reduction of a single term.
 
     Args:
         terms: Arrays of equal shape, keyed by the name of the term.
         mask: Samples to include in the terms named in `values`, bool, or None for all samples.
-        of_policy: Samples to include in all other terms, as returned by `policy_mask`. None uses
-            `mask` for all terms.
-        values: Names of the terms that use `mask`.
+        policy_samples: Samples to include in all other terms, as returned by `policy_mask`. None
+            includes the samples of `mask` in these terms as well.
+        values: Names of the terms of the value loss, which use `mask`.
 
     Returns:
         Scalar means, keyed by the name of the term.
     """
     stacked = jnp.stack(list(terms.values()))
-    if of_policy is None or of_policy is mask:
+    if policy_samples is None or policy_samples is mask:
         return dict(zip(terms, jax.vmap(lambda x: masked_mean(x, mask))(stacked), strict=True))
-    mask = jnp.ones_like(of_policy) if mask is None else mask
-    masks = jnp.stack([mask if name in values else of_policy for name in terms])
+    mask = jnp.ones_like(policy_samples) if mask is None else mask
+    masks = jnp.stack([mask if name in values else policy_samples for name in terms])
     return dict(zip(terms, jax.vmap(masked_mean)(stacked, masks), strict=True))
 
 

@@ -78,7 +78,7 @@ def make_layout(
     num_streams: int,
     sequence_length: int,
     num_minibatches: int,
-    pooled: bool = False,
+    is_pooled: bool = False,
 ) -> MinibatchLayout:
     """Return the layout that divides rollouts into minibatches.
 
@@ -91,7 +91,7 @@ def make_layout(
         num_streams: Number of streams S.
         sequence_length: Number of steps L of a sequence.
         num_minibatches: Number of minibatches per epoch.
-        pooled: Whether to put all sequences into a single group with blocks of one stream, as
+        is_pooled: Whether to put all sequences into a single group with blocks of one stream, as
             prioritized sampling requires.
 
     Returns:
@@ -116,7 +116,7 @@ def make_layout(
             f"{suggest_divisors(num_streams * sequences, num_minibatches)} or num_envs "
             f"{suggest_multiples(num_streams, parts)}."
         )
-    if pooled:
+    if is_pooled:
         return MinibatchLayout(sequences, sequence_length, 1, num_streams, 1, num_minibatches)
     blocks = num_streams // parts
     block = math.gcd(blocks, MAX_BLOCK_SIZE)

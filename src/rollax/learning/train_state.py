@@ -171,26 +171,30 @@ def init_actor_critic(
 
 def add_normalization(
     network: Network,
-    observations: normalization.Moments | None,
-    values: normalization.Moments | None = None,
+    obs_moments: normalization.Moments | None,
+    value_moments: normalization.Moments | None = None,
 ) -> Network:
     """Return a network that normalizes observations and returns values in units of return.
 
     Args:
         network: Network that takes normalized observations and returns normalized values.
-        observations: Moments of observations, or None to leave observations unchanged.
-        values: Moments of value targets, or None to leave values unchanged.
+        obs_moments: Moments of observations, or None to leave observations unchanged.
+        value_moments: Moments of value targets, or None to leave values unchanged.
     """
     network = (
-        network if observations is None else normalization.add_normalization(network, observations)
+        network if obs_moments is None else normalization.add_normalization(network, obs_moments)
     )
-    return network if values is None else RescaledValueNetwork(network, *value_mean_and_std(values))
+    return (
+        network
+        if value_moments is None
+        else RescaledValueNetwork(network, *value_mean_and_std(value_moments))
+    )
 
 
 def sample_action_with_extras(
     train: ActingParameters, carry: Carry, obs: Observation, reset: jax.Array, key: jax.Array
 ) -> tuple[Any, Any, ActorCriticExtras]:
-    """Sample the action of an actor-critic in one step of one stream.
+    """Sample the action of one agent in one environment with an actor-critic.
 
     Args:
         train: Network and statistics.
@@ -217,7 +221,7 @@ def select_action(
     obs: Observation,
     key: jax.Array,
 ) -> tuple[Any, Any]:
-    """Choose the action of one stream in evaluation: the mode of the policy, or a sample.
+    """Choose the action of one agent in evaluation: the mode of the policy, or a sample.
 
     Args:
         config: Unused. All algorithms share this signature.

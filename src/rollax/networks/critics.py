@@ -245,14 +245,14 @@ class CriticsConfig(EncoderConfig, Protocol):
 
 
 def make_critics(
-    environment: Environment, config: CriticsConfig, size: int, key: jax.Array
+    environment: Environment, config: CriticsConfig, num_extra_inputs: int, key: jax.Array
 ) -> tuple[ContinuousCritic, ...]:
-    """Return critics of an observation and `size` other numbers, such as a flattened action.
+    """Return critics of an observation and other inputs, such as a flattened action.
 
     Args:
         environment: Environment with the observation space.
         config: Architecture of the critics.
-        size: Number of inputs in addition to the observation.
+        num_extra_inputs: Number of inputs in addition to the observation.
         key: Random key of the weights.
 
     Returns:
@@ -263,9 +263,13 @@ def make_critics(
         encoder_key, dense_key, head_key = jax.random.split(key, 3)
         encoder, features = make_encoder(environment, config, encoder_key)
         dense = MLP(
-            features + size, config.hidden, config.activation, config.layer_norm, key=dense_key
+            features + num_extra_inputs,
+            config.hidden,
+            config.activation,
+            config.layer_norm,
+            key=dense_key,
         )
-        features = config.hidden[-1] if config.hidden else features + size
+        features = config.hidden[-1] if config.hidden else features + num_extra_inputs
         return ContinuousCritic(encoder, dense, Linear(features, 1, head_key, 1.0))
 
     return tuple(critic(k) for k in jax.random.split(key, config.critics))

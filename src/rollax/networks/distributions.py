@@ -98,7 +98,7 @@ class Gaussian(eqx.Module):
         return self.transform_noise(jax.random.normal(key, self.mean.shape, self.mean.dtype))
 
     def transform_noise(self, noise: jax.Array) -> jax.Array:
-        """Return the raw action mean + std * noise, a sample for standard normal noise."""
+        """Return the raw action mean + std * noise, a sample if `noise` is standard normal."""
         return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> jax.Array:
@@ -168,7 +168,7 @@ class SquashedGaussian(eqx.Module):
         return self.base.sample(key)
 
     def transform_noise(self, noise: jax.Array) -> jax.Array:
-        """Return the raw action mean + std * noise, a sample for standard normal noise."""
+        """Return the raw action mean + std * noise, a sample if `noise` is standard normal."""
         return self.base.transform_noise(noise)
 
     def mode(self) -> jax.Array:
@@ -203,16 +203,18 @@ class SquashedGaussian(eqx.Module):
 _NUM_AXIAL_NODES, _NUM_RADIAL_NODES = 14, 6
 
 
-def _chi_square_quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return quadrature nodes and weights for chi-square with `size - 1` degrees of freedom.
+def _chi_square_quadrature(num_dimensions: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return quadrature nodes and weights of the chi-square distribution.
 
-    Both have the shape `[_NUM_RADIAL_NODES]`, or `[1]` with the node 0 if `size` is 1.
+    The distribution has `num_dimensions - 1` degrees of freedom.
+
+    Both have the shape `[_NUM_RADIAL_NODES]`, or `[1]` with the node 0 if `num_dimensions` is 1.
     """
-    if size == 1:
+    if num_dimensions == 1:
         return np.zeros(1), np.ones(1)
     from scipy.special import roots_genlaguerre  # imported late, because only balls need it
 
-    nodes, weights = roots_genlaguerre(_NUM_RADIAL_NODES, (size - 1) / 2 - 1)
+    nodes, weights = roots_genlaguerre(_NUM_RADIAL_NODES, (num_dimensions - 1) / 2 - 1)
     return 2 * nodes, weights / weights.sum()
 
 
@@ -234,7 +236,7 @@ class RadiallySquashedGaussian(eqx.Module):
         return self.transform_noise(jax.random.normal(key, self.mean.shape, self.mean.dtype))
 
     def transform_noise(self, noise: jax.Array) -> jax.Array:
-        """Return the raw action mean + std * noise, a sample for standard normal noise."""
+        """Return the raw action mean + std * noise, a sample if `noise` is standard normal."""
         return self.mean + jnp.exp(self.log_std) * noise
 
     def mode(self) -> jax.Array:

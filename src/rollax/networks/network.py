@@ -13,7 +13,7 @@ from rollax.types import Carry, Observation, PyTree
 
 @runtime_checkable
 class StepNetwork(Protocol):
-    """Network for one step of one stream: `(carry, obs) -> (carry, output)`."""
+    """Network for one time step without batch axes: `(carry, obs) -> (carry, output)`."""
 
     def initial_carry(self) -> Carry: ...
     def __call__(self, carry: Carry, obs: Observation) -> tuple[Carry, PyTree]: ...
@@ -21,10 +21,11 @@ class StepNetwork(Protocol):
 
 @runtime_checkable
 class Network(StepNetwork, Protocol):
-    """Network for one step of one stream, which can also process batches of sequences.
+    """Network for one time step, which can also process batches of sequences (`unroll`).
 
-    A network is a pytree with arrays as leaves. A call maps `(carry, obs)` to `(carry, output)`.
-    rollax applies it to several streams with `vmap`.
+    A network is a pytree with arrays as leaves. A call maps `(carry, obs)` without
+    batch axes to `(carry, output)`. rollax applies it to several environments and agents with
+    `vmap`.
 
     `unroll` processes B sequences of L steps: `carry` `[B, ...]`, `obs` `[L, B, ...]`, `reset`
     `[L, B]`. If `reset` is true for a step, the observation is the first of an episode, and the
@@ -36,7 +37,7 @@ class Network(StepNetwork, Protocol):
 
 
 class ActorCriticOutput(NamedTuple):
-    """Output of an actor-critic network for one step of one stream."""
+    """Output of an actor-critic network for one time step, without batch axes."""
 
     policy: Distribution
     value: jax.Array  # float []
@@ -45,7 +46,9 @@ class ActorCriticOutput(NamedTuple):
 def step_network(
     network: StepNetwork, carry: Carry, obs: Observation, reset: jax.Array
 ) -> tuple[Any, Any]:
-    """Apply a network to one step of one stream, with the initial carry if `reset` is true.
+    """Apply a network to one time step of one agent in one environment.
+
+    If `reset` is true, the network receives its initial carry instead of `carry`.
 
     Returns:
         The carry after the step and the output.
@@ -112,7 +115,7 @@ class RescaledValueNetwork(eqx.Module):
 
 
 class ActorCriticExtras(NamedTuple):
-    """Outputs of an actor-critic in addition to the action, for one step of one stream.
+    """Outputs of an actor-critic in addition to the action, for one time step of one agent.
 
     Attributes:
         raw_action: Sample before squashing or clipping.
@@ -128,7 +131,7 @@ class ActorCriticExtras(NamedTuple):
 def sample_action(
     network: StepNetwork, carry: Carry, obs: Observation, reset: jax.Array, key: jax.Array
 ) -> tuple[Any, Any, ActorCriticExtras]:
-    """Sample an action for one step of one stream.
+    """Sample the action of one agent in one environment.
 
     Args:
         network: Network with outputs `ActorCriticOutput`.

@@ -202,15 +202,20 @@ class JointHead(eqx.Module):
     def __call__(self, features: jax.Array, obs: Observation) -> distributions.JointDistribution:
         if isinstance(self.heads, dict):
             return distributions.JointDistribution(
-                {name: head(features, part_mask(obs, name)) for name, head in self.heads.items()}
+                {
+                    name: head(features, select_action_mask(obs, name))
+                    for name, head in self.heads.items()
+                }
             )
         return distributions.JointDistribution(
-            tuple(head(features, part_mask(obs, str(i))) for i, head in enumerate(self.heads))
+            tuple(
+                head(features, select_action_mask(obs, str(i))) for i, head in enumerate(self.heads)
+            )
         )
 
 
-def part_mask(obs: Observation, name: str) -> Observation:
-    """Return an observation that consists of the "action_mask" of one entry of the action, if any.
+def select_action_mask(obs: Observation, name: str) -> Observation:
+    """Return `{"action_mask": mask}` for one entry of the action, or `{}` without a mask of it.
 
     Args:
         obs: Observation.

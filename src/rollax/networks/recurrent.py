@@ -337,14 +337,14 @@ CoreOutput = Literal["last", "sum", "residual"]
 
 
 def make_recurrent_core(
-    kind: str, inputs: int, size: int, num_layers: int, output: CoreOutput, key: jax.Array
+    kind: str, inputs: int, num_units: int, num_layers: int, output: CoreOutput, key: jax.Array
 ) -> Any:
     """Return a core with one or several GRU, LSTM or minGRU layers.
 
     Args:
         kind: Kind of the layers, a key of `CORE_CLASSES`.
         inputs: Number of input features.
-        size: Number of units per layer.
+        num_units: Number of units per layer.
         num_layers: Number of layers.
         output: Combination of the layers: "last", "sum" or "residual" (see `ResidualBlock`).
         key: Random key of the weights.
@@ -356,31 +356,32 @@ def make_recurrent_core(
         layer_key, *keys = jax.random.split(key, 1 + 2 * num_layers)
         pairs = zip(keys[::2], keys[1::2], strict=True)
         blocks = tuple(
-            ResidualBlock(CORE_CLASSES[kind](size, size, key=k), size, key=dense_key)
+            ResidualBlock(CORE_CLASSES[kind](num_units, num_units, key=k), num_units, key=dense_key)
             for k, dense_key in pairs
         )
         return ProjectedCore(
-            make_orthogonal_linear(inputs, size, layer_key, 1.0), StackedCore(blocks, False)
+            make_orthogonal_linear(inputs, num_units, layer_key, 1.0), StackedCore(blocks, False)
         )
     if num_layers == 1:
-        return CORE_CLASSES[kind](inputs, size, key=key)
+        return CORE_CLASSES[kind](inputs, num_units, key=key)
     keys = jax.random.split(key, num_layers)
     return StackedCore(
         tuple(
-            CORE_CLASSES[kind](inputs if i == 0 else size, size, key=k) for i, k in enumerate(keys)
+            CORE_CLASSES[kind](inputs if i == 0 else num_units, num_units, key=k)
+            for i, k in enumerate(keys)
         ),
         output == "sum",
     )
 
 
 def make_transformer_core(
-    inputs: int, size: int, num_layers: int, heads: int, memory: int, key: jax.Array
+    inputs: int, num_units: int, num_layers: int, heads: int, memory: int, key: jax.Array
 ) -> ProjectedCore:
     """Return a core of gated transformer layers.
 
     Args:
         inputs: Number of input features.
-        size: Number of units per layer.
+        num_units: Number of units per layer.
         num_layers: Number of layers.
         heads: Number of attention heads per layer.
         memory: Number of previous steps that each layer attends to.
@@ -390,9 +391,9 @@ def make_transformer_core(
         The core.
     """
     layer_key, *keys = jax.random.split(key, 1 + num_layers)
-    layers = tuple(GatedTransformer(size, heads, memory, key=k) for k in keys)
+    layers = tuple(GatedTransformer(num_units, heads, memory, key=k) for k in keys)
     return ProjectedCore(
-        make_orthogonal_linear(inputs, size, layer_key, 1.0), StackedCore(layers, False)
+        make_orthogonal_linear(inputs, num_units, layer_key, 1.0), StackedCore(layers, False)
     )
 
 

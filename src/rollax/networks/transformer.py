@@ -157,7 +157,7 @@ class GatedTransformer(eqx.Module):
     def _forward(
         self, carry: MemoryWindow, x: jax.Array, age: jax.Array
     ) -> tuple[MemoryWindow, jax.Array]:
-        """Process L steps of one stream.
+        """Process L steps of one sequence.
 
         Args:
             carry: Last M inputs before the first step.

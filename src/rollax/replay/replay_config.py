@@ -58,7 +58,7 @@ class ReplayConfig:
 
     @property
     def steps_per_update(self) -> int:
-        """Number of environment frames in one update."""
+        """Number of environment steps in one update."""
         return self.num_envs * self.num_steps
 
 

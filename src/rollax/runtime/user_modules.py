@@ -15,7 +15,8 @@ _added_folders: set[str] = set()  # folders that this module has added to the pa
 def import_user_module(name: str, source: str | None = None) -> None:
     """Import a module from the current folder or from the installed packages.
 
-    Call this function only for names that the user wrote, or that come from a trusted folder.
+    Call this function only for names that the user wrote, or that come from a folder read with
+    `trust=True`, because importing a module runs its code.
     Output of the module goes to standard error.
 
     Args:
@@ -35,13 +36,15 @@ def import_user_module(name: str, source: str | None = None) -> None:
             if is_from_id
             else f"{IMPORT_OPTION} must be the dotted name of a module, got {name!r}.{remedy}"
         )
-    here = os.getcwd()
-    if name not in sys.modules and (here not in sys.path or here in _added_folders):
-        _check_unique_module(name.partition(".")[0], here, source)
-        if here not in sys.path:
+    current_folder = os.getcwd()
+    if name not in sys.modules and (
+        current_folder not in sys.path or current_folder in _added_folders
+    ):
+        _check_unique_module(name.partition(".")[0], current_folder, source)
+        if current_folder not in sys.path:
             # At the end, so that files in this folder never shadow installed modules.
-            sys.path.append(here)
-            _added_folders.add(here)
+            sys.path.append(current_folder)
+            _added_folders.add(current_folder)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             importlib.import_module(name)
@@ -51,16 +54,16 @@ def import_user_module(name: str, source: str | None = None) -> None:
                 f"{source}: the module imports {error.name}, which is not installed."
             ) from error
         raise UsageError(
-            f"{source}: there is no such module in {here} or among installed packages."
+            f"{source}: there is no such module in {current_folder} or among installed packages."
         ) from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise UsageError(f"{source}: importing it failed with {describe_error(error)}") from error
 
 
-def _check_unique_module(name: str, here: str, source: str) -> None:
+def _check_unique_module(name: str, current_folder: str, source: str) -> None:
     """Raise UsageError for a module that exists both in the current folder and installed."""
     local, installed = (
-        importlib.machinery.PathFinder.find_spec(name, path) for path in ([here], None)
+        importlib.machinery.PathFinder.find_spec(name, path) for path in ([current_folder], None)
     )
     if local is None or local.origin is None:  # no module, or a folder without one
         return
@@ -68,6 +71,6 @@ def _check_unique_module(name: str, here: str, source: str) -> None:
         installed is not None and installed.origin not in (None, local.origin)
     ):
         raise UsageError(
-            f"{source}: the name must be unique, got a module in {here} and an installed "
+            f"{source}: the name must be unique, got a module in {current_folder} and an installed "
             "one. Rename yours."
         )

@@ -64,14 +64,17 @@ def make_cma_sampler(seed: int) -> "optuna.samplers.CmaEsSampler":
 def _complete_generations(
     trials: "list[optuna.trial.FrozenTrial]",
     search_space: "Mapping[str, optuna.distributions.BaseDistribution]",
-    size: int,
+    generation_size: int,
 ) -> "Iterator[list[optuna.trial.FrozenTrial]]":
-    """Yield the first `size` trials of each complete generation, up to the first incomplete one."""
+    """Yield the trials of each generation that is complete, up to the first incomplete generation.
+
+    A generation is complete with `generation_size` trials. Later trials of it are ignored.
+    """
     complete = [trial for trial in trials if search_space.keys() <= trial.params.keys()]
     for generation in itertools.count():
         members = [
             trial for trial in complete if trial.system_attrs.get(GENERATION_KEY) == generation
-        ][:size]
-        if len(members) < size:
+        ][:generation_size]
+        if len(members) < generation_size:
             return
         yield members

@@ -72,7 +72,7 @@ def launch_workers(
     folder: Path,
     launcher: Launcher,
     workers: int,
-    show: Display,
+    display: Display,
     hours: float | None = None,
     resources: SettingValues | None = None,
     imports: Sequence[str] = (),
@@ -83,7 +83,7 @@ def launch_workers(
         folder: Folder of the study.
         launcher: Kind of workers: local, slurm or ray.
         workers: Number of workers.
-        show: Display for progress and warnings.
+        display: Display for progress and warnings.
         hours: Time limit in hours, or None.
         resources: Resources of a Slurm job with the names of submitit (`slurm_partition`,
             `timeout_min`, ...) or of a Ray worker (`num_cpus`, `num_gpus`). `check_launcher` has
@@ -97,20 +97,20 @@ def launch_workers(
     Raises:
         UsageError: If the study, a cluster or the storage cannot be used.
     """
-    show = ResilientDisplay(show)
+    display = ResilientDisplay(display)
     with optuna_study.convert_storage_errors(folder):
         study_modules = list_study_modules(read_study_spec(folder / STUDY_FILE))
         check_modules_imported([module for module in study_modules if module not in imports])
         study = Study(folder)  # raises before any worker starts
         if launcher == "local" and workers == 1:
-            return work_on_study(folder, show, hours)
+            return work_on_study(folder, display, hours)
         modules = tuple(dict.fromkeys((*study_modules, *imports)))
         options = WorkerOptions(hours, modules, trust=is_trusted() or study.is_created_here)
         if launcher == "slurm":
-            return _run_slurm_jobs(folder, workers, show, options, dict(resources or {}))
+            return _run_slurm_jobs(folder, workers, display, options, dict(resources or {}))
         if launcher == "ray":
-            return _run_ray_tasks(folder, workers, show, options, dict(resources or {}))
-        return _run_local_workers(folder, workers, show, options)
+            return _run_ray_tasks(folder, workers, display, options, dict(resources or {}))
+        return _run_local_workers(folder, workers, display, options)
 
 
 def check_modules_imported(modules: Sequence[str]) -> None:
@@ -216,7 +216,7 @@ def run_slurm_job(
 
 
 def _run_local_workers(
-    folder: Path, num_workers: int, show: Display, options: WorkerOptions
+    folder: Path, num_workers: int, display: Display, options: WorkerOptions
 ) -> int | None:
     """Run local worker processes, which share the GPUs and write logs to the study folder."""
     check_not_symlink(folder / "workers")
@@ -234,7 +234,7 @@ def _run_local_workers(
     ]
     command += [word for module in options.modules for word in (IMPORT_OPTION, module)]
     command += [] if options.hours is None else ["--hours", str(options.hours)]
-    with contextlib.ExitStack() as files, stop_on_signals(notify_fn=show.message) as request:
+    with contextlib.ExitStack() as files, stop_on_signals(notify_fn=display.message) as request:
         logs = [
             files.enter_context(open_for_append(folder / "workers" / f"{index}.log"))
             for index in range(num_workers)
@@ -253,7 +253,7 @@ def _run_local_workers(
         files.callback(_stop_processes, processes)
         _show_progress(
             folder,
-            show,
+            display,
             lambda: (
                 request.signal_number is not None
                 or all(process.poll() is not None for process in processes)
@@ -262,7 +262,7 @@ def _run_local_workers(
         _stop_processes(processes)
         for index, process in enumerate(processes):
             if process.returncode not in (0, 143):
-                show.message(
+                display.message(
                     f"warning: worker {index} ended with {process.returncode}. "
                     f"See {folder}/workers/{index}.log"
                 )
@@ -321,21 +321,21 @@ def _stop_processes(running: "list[subprocess.Popen[bytes]]") -> None:
             process.wait(SHUTDOWN_SECONDS)
 
 
-def _show_progress(folder: Path, show: Display, is_finished_fn: Callable[[], bool]) -> None:
+def _show_progress(folder: Path, display: Display, is_finished_fn: Callable[[], bool]) -> None:
     """Print the progress of a study whenever it changes, until `is_finished_fn` returns True."""
     study, last_shown = Study(folder), ""
     while not is_finished_fn():
         time.sleep(PROGRESS_SECONDS)
         progress = results.format_progress(study)
         if progress != last_shown:
-            show.message(progress)
+            display.message(progress)
         last_shown = progress
 
 
 def _run_slurm_jobs(
     folder: Path,
     num_jobs: int,
-    show: Display,
+    display: Display,
     options: WorkerOptions,
     resources: dict[str, Setting],
 ) -> int | None:
@@ -363,11 +363,11 @@ def _run_slurm_jobs(
             [options.modules] * num_jobs,
             [options.trust] * num_jobs,
         )
-    show.message(f"jobs {', '.join(job.job_id for job in jobs)} write their output to {output}")
-    with stop_on_signals(notify_fn=show.message) as request:
+    display.message(f"jobs {', '.join(job.job_id for job in jobs)} write their output to {output}")
+    with stop_on_signals(notify_fn=display.message) as request:
         _show_progress(
             folder,
-            show,
+            display,
             lambda: request.signal_number is not None or all(job.done() for job in jobs),
         )
         if request.signal_number is not None:
@@ -376,7 +376,7 @@ def _run_slurm_jobs(
             return request.signal_number
     for job in jobs:
         if (error := job.exception()) is not None:
-            show.message(
+            display.message(
                 f"warning: job {job.job_id} failed ({_last_line(job.stderr() or error)}). "
                 f"See {output}"
             )
@@ -412,7 +412,7 @@ def _convert_slurm_errors(next_step: str = "") -> Iterator[None]:
 def _run_ray_tasks(
     folder: Path,
     num_tasks: int,
-    show: Display,
+    display: Display,
     options: WorkerOptions,
     resources: dict[str, Setting],
 ) -> int | None:
@@ -428,9 +428,9 @@ def _run_ray_tasks(
             command = format_command_line("rollax", "sweep", folder, "--launcher", "ray")
             connect_to_ray(f"Then continue with: {command}")
             cluster.callback(ray.shutdown)
-        _check_ray_nodes(ray.nodes(), resources, is_local, folder, show)
+        _check_ray_nodes(ray.nodes(), resources, is_local, folder, display)
         # Installed only now, so that a signal can interrupt the wait for the cluster.
-        request = cluster.enter_context(stop_on_signals(notify_fn=show.message))
+        request = cluster.enter_context(stop_on_signals(notify_fn=display.message))
         task = _make_ray_task(ray, resources)
         tasks = [
             task.remote(str(folder.resolve()), options.hours, options.modules, options.trust)
@@ -438,7 +438,7 @@ def _run_ray_tasks(
         ]
         _show_progress(
             folder,
-            show,
+            display,
             lambda: (
                 request.signal_number is not None
                 or not ray.wait(tasks, num_returns=num_tasks, timeout=0)[1]
@@ -451,7 +451,7 @@ def _run_ray_tasks(
             try:
                 ray.get(running_task)
             except Exception as error:  # errors of the worker or of Ray, which has many types
-                show.message(f"warning: worker {index} failed ({_last_line(error)})")
+                display.message(f"warning: worker {index} failed ({_last_line(error)})")
         return request.signal_number
 
 
@@ -460,7 +460,7 @@ def _check_ray_nodes(
     resources: dict[str, Setting],
     is_local: bool,
     folder: Path,
-    show: Display,
+    display: Display,
 ) -> None:
     """Check that a node of the Ray cluster has the resources of a worker.
 
@@ -485,7 +485,7 @@ def _check_ray_nodes(
             "cluster. Then continue with: "
             f"{format_command_line('rollax', 'sweep', folder, '--launcher', 'ray')}"
         )
-    show.message(f"warning: {problem}. Workers wait until one joins.")
+    display.message(f"warning: {problem}. Workers wait until one joins.")
 
 
 def _required_ray_resources(options: dict[str, Setting]) -> dict[str, float]:

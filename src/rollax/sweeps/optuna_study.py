@@ -62,7 +62,9 @@ def _quiet_optuna() -> Iterator[ModuleType]:
 
 
 def create_optuna_study(storage: str, name: str, mode: str) -> "optuna.Study":
-    """Create an `optuna.Study` in a storage, and trust this storage in this process.
+    """Create an `optuna.Study` in a storage.
+
+    Afterward, `check_storage_trusted` accepts the storage in this process.
 
     Args:
         storage: Address of a database, or path of a journal file.
@@ -83,15 +85,16 @@ def create_optuna_study(storage: str, name: str, mode: str) -> "optuna.Study":
 
 
 def check_storage_trusted(storage: str) -> None:
-    """Check that the user trusts a trial storage.
+    """Check that this process may open a trial storage.
 
-    The address is read from a study file, and can refer to a database or file elsewhere.
+    The address is read from a study file, and can refer to a database or file elsewhere. It is
+    accepted if this process created the storage, or with `trust=True` or `--trust`.
 
     Args:
         storage: Address of a database, or path of a journal file.
 
     Raises:
-        UsageError: If this process did not create the storage and the user does not trust it.
+        UsageError: If the storage is not accepted.
     """
     if storage not in CREATED_STORAGES and not is_trusted():
         raise UsageError(
@@ -394,59 +397,61 @@ def trial_steps(study: "optuna.Study") -> dict[int, int]:
     return {number: value if isinstance(value, int) else 0 for number, value in steps.items()}
 
 
-def report_value(study: "optuna.Study", number: int, step: int, value: float, prune: bool) -> bool:
+def report_value(
+    study: "optuna.Study", trial_number: int, step: int, value: float, is_pruning_enabled: bool
+) -> bool:
     """Report an intermediate value of a trial to Optuna.
 
     Args:
         study: The `optuna.Study`.
-        number: Number of the trial.
+        trial_number: Number of the trial.
         step: Environment step of the evaluation.
         value: Mean of the ranking metric over seeds.
-        prune: Whether to query the pruner.
+        is_pruning_enabled: Whether to query the pruner.
 
     Returns:
-        Whether the pruner stops the trial. Always False if `prune` is False.
+        Whether the pruner stops the trial. Always False if `is_pruning_enabled` is False.
     """
     with _quiet_optuna() as optuna:
-        trial = optuna.trial.Trial(study, _trial_id(study, number))
-        if step not in study.get_trials(deepcopy=False)[number].intermediate_values:
+        trial = optuna.trial.Trial(study, _trial_id(study, trial_number))
+        if step not in study.get_trials(deepcopy=False)[trial_number].intermediate_values:
             trial.report(value, step)
-        return prune and trial.should_prune()
+        return is_pruning_enabled and trial.should_prune()
 
 
 def tell_result(
     study: "optuna.Study",
-    number: int,
+    trial_number: int,
     value: float | None,
     attributes: Record,
-    pruned: bool = False,
+    is_pruned: bool = False,
 ) -> None:
     """Store the result of a running trial. Trials in other states are left unchanged.
 
     Args:
         study: The `optuna.Study`.
-        number: Number of the trial.
+        trial_number: Number of the trial.
         value: Mean of the ranking metric over seeds. None marks the trial as failed.
         attributes: User attributes to store with the trial.
-        pruned: Whether the pruner stopped the trial.
+        is_pruned: Whether the pruner stopped the trial.
     """
     with _quiet_optuna() as optuna:
-        if trial_states(study)[number] != "RUNNING":
+        if trial_states(study)[trial_number] != "RUNNING":
             return
-        trial = optuna.trial.Trial(study, _trial_id(study, number))
+        trial = optuna.trial.Trial(study, _trial_id(study, trial_number))
         for name, attribute in attributes.items():
             trial.set_user_attr(name, attribute)
         state = optuna.trial.TrialState
-        if pruned:
-            study.tell(number, state=state.PRUNED)
+        if is_pruned:
+            study.tell(trial_number, state=state.PRUNED)
         elif value is None:
-            study.tell(number, state=state.FAIL)
+            study.tell(trial_number, state=state.FAIL)
         else:
-            study.tell(number, value)
+            study.tell(trial_number, value)
 
 
-def _trial_id(study: "optuna.Study", number: int) -> int:
-    return study.get_trials(deepcopy=False)[number]._trial_id
+def _trial_id(study: "optuna.Study", trial_number: int) -> int:
+    return study.get_trials(deepcopy=False)[trial_number]._trial_id
 
 
 def parameter_importance(study: "optuna.Study") -> dict[str, float]:

@@ -58,7 +58,7 @@ def list_trial_results(study: Study) -> list[TrialResult]:
     sign = 1 if study.mode == "max" else -1
     results = [
         _make_trial_result(drawn, *trials_and_batches[drawn.number])
-        for drawn in study.drawn.get_trials(deepcopy=False)
+        for drawn in study.optuna_study.get_trials(deepcopy=False)
         if drawn.number in trials_and_batches
     ]
     order = {"COMPLETE": 0, "PRUNED": 1, "RUNNING": 2}
@@ -210,7 +210,7 @@ def setting_importance(study: Study) -> dict[str, float]:
         Importance of each setting, keyed by full name. The values sum to 1. Empty if there are too
         few results.
     """
-    return optuna_study.parameter_importance(study.drawn)
+    return optuna_study.parameter_importance(study.optuna_study)
 
 
 def format_preset(study: Study) -> str:

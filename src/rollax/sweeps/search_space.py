@@ -77,7 +77,7 @@ class Dimension:
 
     @property
     def labels(self) -> dict[StorageLabel, Any]:
-        """Choices, keyed by storage label (see `to_storage_label`)."""
+        """Choices, keyed by the value that represents them in the trial storage of Optuna."""
         return {to_storage_label(value): value for value in self.choices}
 
 
@@ -86,7 +86,7 @@ class SearchSpace(tuple[Dimension, ...]):
 
     @property
     def is_finite(self) -> bool:
-        """Whether no dimension is a range."""
+        """Whether every dimension is a list of choices, so that a grid can contain all points."""
         return all(dimension.value_range is None for dimension in self)
 
     def ask(self, trial: "optuna.Trial") -> Settings:
@@ -187,7 +187,7 @@ class SearchSpace(tuple[Dimension, ...]):
 
 
 def to_storage_label(value: object) -> StorageLabel:
-    """Return `value` if Optuna can store it, otherwise `value` as JSON text."""
+    """Return the representation of a value in Optuna: the value, or JSON text for other types."""
     return value if isinstance(value, bool | int | float | str | None) else json.dumps(value)
 
 

@@ -101,7 +101,7 @@ class Study:
         base: Run specification shared by all trials.
         metric: Name of the metric that ranks the trials.
         mode: `max` if higher values of the metric are better, or `min` if lower ones are.
-        drawn: The `optuna.Study` with all drawn trials.
+        optuna_study: The `optuna.Study` with all drawn trials.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -124,7 +124,9 @@ class Study:
             name = f"rollax {self.folder.resolve().name}" if self.spec.search.storage else "rollax"
         if self.spec.search.storage is not None:
             optuna_study.check_storage_trusted(self.spec.search.storage)
-        self.drawn = optuna_study.load_optuna_study(self._storage, name, self.spec.search.pruner)
+        self.optuna_study = optuna_study.load_optuna_study(
+            self._storage, name, self.spec.search.pruner
+        )
         self._check_trials()
 
     @property
@@ -141,7 +143,7 @@ class Study:
                 )
         # A trial is in the storage before its batch is written.
         trials = [trial.number for batch in self.list_batches() for trial in batch.trials]
-        states = optuna_study.trial_states(self.drawn)
+        states = optuna_study.trial_states(self.optuna_study)
         lost_numbers = [number for number in trials if states.get(number, "WAITING") == "WAITING"]
         if lost_numbers:
             raise UsageError(
@@ -187,7 +189,7 @@ class Study:
 
     def is_open(self, batch: Batch) -> bool:
         """Return whether a trial of the batch has no result yet."""
-        states = optuna_study.trial_states(self.drawn)
+        states = optuna_study.trial_states(self.optuna_study)
         return any(states.get(trial.number) == "RUNNING" for trial in batch.trials)
 
     def count_steps(self) -> int:
@@ -195,7 +197,7 @@ class Study:
 
         For trials without a result, the maximum number of steps is used.
         """
-        steps, seeds = optuna_study.trial_steps(self.drawn), self.base.options.seeds
+        steps, seeds = optuna_study.trial_steps(self.optuna_study), self.base.options.seeds
         numbers = [trial.number for batch in self.list_batches() for trial in batch.trials]
         return sum(
             steps[number] * seeds if number in steps else self.spec.steps_per_trial
@@ -228,12 +230,12 @@ class Study:
             batches = self.list_batches()
             known_numbers = {trial.number for batch in batches for trial in batch.trials}
             # Requeue trials of a process that ended before it wrote their batch.
-            optuna_study.requeue_lost_trials(self.drawn, known_numbers)
+            optuna_study.requeue_lost_trials(self.optuna_study, known_numbers)
             remaining = self._num_remaining_trials(len(known_numbers))
             # Trials of an evolving population have no settings until the end of training.
             is_evolving = self.spec.is_evolving
             drawn_trials = optuna_study.ask_trials(
-                self.drawn,
+                self.optuna_study,
                 SearchSpace() if is_evolving else self.space,
                 num_trials=remaining if is_evolving else min(remaining, self._next_batch_size()),
                 method=self.spec.method,
@@ -248,8 +250,10 @@ class Study:
         For a grid, the trials that can train in one program are divided into batches of nearly
         equal size.
         """
-        max_size = self.spec.max_batch_size
-        waiting = optuna_study.waiting_settings(self.drawn) if self.spec.method == "grid" else []
+        max_size = self.spec.max_batch_trials
+        waiting = (
+            optuna_study.waiting_settings(self.optuna_study) if self.spec.method == "grid" else []
+        )
         if not waiting:
             return max_size
         static = [dimension.name for dimension in self.space if not dimension.is_traced]
@@ -298,13 +302,13 @@ class Study:
                 return
 
 
-def create_study(spec: StudySpec, folder: Path | None, trains_here: bool = False) -> Path:
+def create_study(spec: StudySpec, folder: Path | None, is_trained_here: bool = False) -> Path:
     """Create a study in a folder that is empty or does not exist.
 
     Args:
         spec: Specification of the study.
         folder: Folder of the study. None creates one in `studies/`.
-        trains_here: Whether this process trains the study, so that its devices and packages are
+        is_trained_here: Whether this process trains the study, so that its devices and packages are
             checked.
 
     Returns:
@@ -316,7 +320,7 @@ def create_study(spec: StudySpec, folder: Path | None, trains_here: bool = False
     """
     spec = spec.with_ranking_metric()
     spec.check()
-    if trains_here:
+    if is_trained_here:
         spec.check_trainable_here()
     if folder is not None:
         check_path("study_dir", folder)

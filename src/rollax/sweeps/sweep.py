@@ -215,7 +215,7 @@ def sweep(
 def _settings_to_dictionary(value: object) -> object:
     """Convert a settings object to a dictionary, and return any other value unchanged.
 
-    `best_metric` is omitted if it has its default value, because the default of a study can differ.
+    `best_metric` is omitted if it has its default value, so that a study can use its own default.
     """
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value

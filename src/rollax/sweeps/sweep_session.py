@@ -15,7 +15,7 @@ def run_study(
     folder: Path,
     launcher: Launcher,
     workers: int,
-    show: Display,
+    display: Display,
     *,
     hours: float | None = None,
     resources: SettingValues | None = None,
@@ -28,7 +28,7 @@ def run_study(
         folder: Folder of the study.
         launcher: Kind of workers: local, slurm or ray.
         workers: Number of workers.
-        show: Display, which is closed after the last worker has stopped.
+        display: Display, which is closed after the last worker has stopped.
         hours: Time limit in hours, or None. The study can be continued later.
         resources: Resources of a worker, as named by submitit (`slurm_partition`, ...) or Ray
             (`num_gpus`, ...).
@@ -41,20 +41,20 @@ def run_study(
     Raises:
         UsageError: If the study, its storage or a cluster cannot be used.
     """
-    show = ResilientDisplay(show)
+    display = ResilientDisplay(display)
     try:
-        show.message(f"study {folder}")
-        stopped = launch_workers(folder, launcher, workers, show, hours, resources, imports)
+        display.message(f"study {folder}")
+        stopped = launch_workers(folder, launcher, workers, display, hours, resources, imports)
     finally:
-        show.close()
+        display.close()
     study = Study(folder)
     for line in results.format_table(study):
-        show.message(line)
+        display.message(line)
     if not study.is_done():
         statement = f"rollax.sweep({str(folder)!r})"
         remedy = study.resume_command if is_command_running() else statement
-        show.message(f"Not all trials have a result. Continue with: {remedy}")
+        display.message(f"Not all trials have a result. Continue with: {remedy}")
     if draws_picture and results.has_result(study):
         path = sweep_figure.draw_study(study)
-        show.message(f"  {path or 'no figure, because only one trial has a result'}")
+        display.message(f"  {path or 'no figure, because only one trial has a result'}")
     return stopped

@@ -233,7 +233,7 @@ class StudySpec:
         return dataclasses.replace(self, options={**self.options, BEST_METRIC_OPTION: scores[0]})
 
     @property
-    def max_batch_size(self) -> int:
+    def max_batch_trials(self) -> int:
         """Maximum number of trials that one compiled program trains."""
         return self.search.batch or (
             DEFAULT_BATCH_SIZE
@@ -292,7 +292,7 @@ class StudySpec:
                 "Set --eval-count to 2 or more."
             )
         if self.search.pruner == "halving" and (
-            self.max_batch_size == 1 or not any(dimension.is_traced for dimension in self.space)
+            self.max_batch_trials == 1 or not any(dimension.is_traced for dimension in self.space)
         ):
             raise UsageError(
                 "The pruner halving compares trials of one program, but each trial of this study "

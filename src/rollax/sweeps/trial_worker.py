@@ -45,30 +45,30 @@ FAILURE_MESSAGES = {
 class _BatchDisplay:
     """Display that adds the name of the batch to the messages and progress of a run."""
 
-    def __init__(self, show: Display, name: str) -> None:
-        self._show, self._name = show, name
+    def __init__(self, display: Display, name: str) -> None:
+        self._display, self._name = display, name
 
     def message(self, text: str) -> None:
         if text.startswith(ALWAYS_SHOWN_PREFIXES):
-            self._show.message(f"{self._name}: {text}")
+            self._display.message(f"{self._name}: {text}")
 
     def status(self, text: str) -> None:
-        self._show.status(f"{self._name}: {text}")
+        self._display.status(f"{self._name}: {text}")
 
     def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
-        self._show.progress(done, total, {"batch": self._name, **figures})
+        self._display.progress(done, total, {"batch": self._name, **figures})
 
     def picture(self, make: Callable[[], Text | None]) -> None: ...
 
     def close(self) -> None: ...
 
 
-def work_on_study(folder: Path, show: Display, hours: float | None = None) -> int | None:
+def work_on_study(folder: Path, display: Display, hours: float | None = None) -> int | None:
     """Train batches of a study until every trial has a result.
 
     Args:
         folder: Folder of the study.
-        show: Display for progress and warnings.
+        display: Display for progress and warnings.
         hours: Time limit in hours, or None.
 
     Returns:
@@ -79,13 +79,15 @@ def work_on_study(folder: Path, show: Display, hours: float | None = None) -> in
     """
     study = Study(folder)
     study.spec.check_trainable_here()  # otherwise every trial would fail
-    with stop_on_signals(notify_fn=show.message) as request, _stop_after(hours, request):
+    with stop_on_signals(notify_fn=display.message) as request, _stop_after(hours, request):
         while not request.signal_number and (batch := _next_batch(study, request)) is not None:
-            _train_batch_if_free(study, batch, show, request)
+            _train_batch_if_free(study, batch, display, request)
     return request.signal_number
 
 
-def _train_batch_if_free(study: Study, batch: Batch, show: Display, request: StopRequest) -> None:
+def _train_batch_if_free(
+    study: Study, batch: Batch, display: Display, request: StopRequest
+) -> None:
     """Train a batch, or return immediately if another process holds the lock of the batch."""
     with contextlib.ExitStack() as locks:
         for run in batch.runs:
@@ -95,7 +97,7 @@ def _train_batch_if_free(study: Study, batch: Batch, show: Display, request: Sto
         except layout.FolderLockedError:
             return
         try:
-            _train_batch(study, batch, show, request)
+            _train_batch(study, batch, display, request)
         except layout.UnwritableFolderError as error:
             # Users do not choose the run folders of a study, so the system error is enough.
             raise error.__cause__ or error from None
@@ -135,19 +137,19 @@ def _next_batch(study: Study, request: StopRequest) -> Batch | None:
     return None
 
 
-def _train_batch(study: Study, batch: Batch, show: Display, request: StopRequest) -> None:
+def _train_batch(study: Study, batch: Batch, display: Display, request: StopRequest) -> None:
     """Train a batch until it is finished or a stop is requested, and store its results."""
     while study.is_open(batch) and not request.signal_number:
         pruning = _PruningCallback(study, batch)
         try:
-            result = _run_batch(study, batch, pruning, _BatchDisplay(show, batch.folder.name))
+            result = _run_batch(study, batch, pruning, _BatchDisplay(display, batch.folder.name))
         except KeyboardInterrupt as interrupt:
             request.signal_number, result = signal.SIGINT, get_interrupt_result(interrupt)
         except UsageError as error:  # for example sizes that do not divide for some settings
             has_begun = (batch.folder / batch.runs[-1].name / layout.CONFIG_FILE).is_file()
             if has_begun or isinstance(error, layout.UnwritableFolderError):
                 raise  # the user can fix the cause and continue
-            _report_problem(study, batch, pruning.live, show, str(error))
+            _report_problem(study, batch, pruning.live, display, str(error))
             return
         except (jax.errors.JaxRuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -157,7 +159,7 @@ def _train_batch(study: Study, batch: Batch, show: Display, request: StopRequest
                 f"not enough memory for {len(pruning.live)} of these settings in one program "
                 f"({first_line(error)}){remedy}"
             )
-            _report_problem(study, batch, pruning.live, show, problem)
+            _report_problem(study, batch, pruning.live, display, problem)
             return
         if result.exit_code >= 128:
             request.signal_number = request.signal_number or result.exit_code - 128
@@ -166,22 +168,22 @@ def _train_batch(study: Study, batch: Batch, show: Display, request: StopRequest
             batch = _fork_survivors(study, batch, pruning)
             continue
         _report_results(study, batch, result)
-        show.message(f"batch {batch.folder.name}: {results.format_progress(study)}")
+        display.message(f"batch {batch.folder.name}: {results.format_progress(study)}")
 
 
 def _report_problem(
-    study: Study, batch: Batch, numbers: list[int], show: Display, problem: str
+    study: Study, batch: Batch, numbers: list[int], display: Display, problem: str
 ) -> None:
     """Mark trials of a batch as failed with the reason `problem`, and print the reason."""
-    show.message(f"Batch {batch.folder.name} cannot be trained: {problem}")
+    display.message(f"Batch {batch.folder.name} cannot be trained: {problem}")
     for number in numbers:
         optuna_study.tell_result(
-            study.drawn, number, None, {"problem": problem, "batch": batch.folder.name}
+            study.optuna_study, number, None, {"problem": problem, "batch": batch.folder.name}
         )
 
 
 def _run_batch(
-    study: Study, batch: Batch, pruning: "_PruningCallback", show: _BatchDisplay
+    study: Study, batch: Batch, pruning: "_PruningCallback", display: _BatchDisplay
 ) -> Result:
     """Train the newest run of a batch and return its result. A finished run is not repeated."""
     run = batch.runs[-1]
@@ -191,10 +193,10 @@ def _run_batch(
     devices = _choose_num_devices(study, len(trials), settings.config)
     if (folder / layout.CONFIG_FILE).is_file():
         finished = _read_finished_run(folder)
-        return finished or api.resume(folder, devices=devices, stop_when=pruning, show=show)
+        return finished or api.resume(folder, devices=devices, stop_when=pruning, show=display)
     # A process may have ended before it started the run.
     if folder.is_dir() and any(folder.iterdir()):
-        show.message(
+        display.message(
             f"warning: {folder} has no {layout.CONFIG_FILE}. "
             f"It is renamed to {rename_with_prefix(folder, 'unfinished').name}."
         )
@@ -222,7 +224,7 @@ def _run_batch(
             },
             imports=spec.imports,
             stop_when=pruning,
-            show=show,
+            show=display,
         )
 
 
@@ -327,7 +329,7 @@ def _report_results(study: Study, batch: Batch, result: Result) -> None:
         if not is_known:
             attributes["problem"] = problem
         value = float(values.mean()) if is_known else None
-        optuna_study.tell_result(study.drawn, number, value, attributes)
+        optuna_study.tell_result(study.optuna_study, number, value, attributes)
 
 
 def _read_evolved_settings(folder: Path) -> list[Settings]:
@@ -360,7 +362,7 @@ class _PruningCallback:
     def __init__(self, study: Study, batch: Batch) -> None:
         self._study, self._batch = study, batch
         self._numbers = batch.runs[-1].numbers
-        states = optuna_study.trial_states(study.drawn)
+        states = optuna_study.trial_states(study.optuna_study)
         self.live = [number for number in self._numbers if states[number] == "RUNNING"]
 
     def __call__(self, evaluated: Evaluated) -> bool:
@@ -374,7 +376,9 @@ class _PruningCallback:
             attributes = _make_trial_attributes(
                 self._batch, evaluated.step, scores_by_trial[number]
             )
-            optuna_study.tell_result(self._study.drawn, number, None, attributes, pruned=True)
+            optuna_study.tell_result(
+                self._study.optuna_study, number, None, attributes, is_pruned=True
+            )
             self.live.remove(number)
         return len(self.live) <= FORK_THRESHOLD * len(self._numbers)
 
@@ -382,12 +386,16 @@ class _PruningCallback:
         """Return the numbers of the trials to prune. `values` is keyed by trial number."""
         study = self._study
         for number, value in values.items():
-            optuna_study.report_value(study.drawn, number, step, value, prune=False)
+            optuna_study.report_value(
+                study.optuna_study, number, step, value, is_pruning_enabled=False
+            )
         if study.spec.search.pruner != "halving":
             return [
                 number
                 for number, value in values.items()
-                if optuna_study.report_value(study.drawn, number, step, value, prune=True)
+                if optuna_study.report_value(
+                    study.optuna_study, number, step, value, is_pruning_enabled=True
+                )
             ]
         num_halvings = sum(
             step >= (study.base.options.total_steps or 0) / 2**k for k in range(1, NUM_HALVINGS + 1)

@@ -450,8 +450,8 @@ def resolve_options(options: object, **overrides: object) -> RunOptions:
     return dataclasses.replace(resolved, **changes)
 
 
-def check_display(show: object) -> None:
-    """Check that a custom display has the methods of a display.
+def check_display(display: object) -> None:
+    """Check that the argument `show` is None or has the methods of a display.
 
     Raises:
         UsageError: If a method is missing.
@@ -459,12 +459,12 @@ def check_display(show: object) -> None:
     methods = ("message", "status", "progress", "close")
     missing = (
         []
-        if show is None
-        else [name for name in methods if not callable(getattr(show, name, None))]
+        if display is None
+        else [name for name in methods if not callable(getattr(display, name, None))]
     )
     if missing:
         raise UsageError(
-            f"show must be a display or None, got {format_value(show)}. Add the method "
+            f"show must be a display or None, got {format_value(display)}. Add the method "
             f"{missing[0]}."
         )
 

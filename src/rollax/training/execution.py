@@ -84,12 +84,14 @@ def run_in_folder(
                 show.message(line)
             show.status("compiling")
             with set_activity("compilation"):
-                program = programs.compile_program(spec, environment, network, begins=is_new)
+                program = programs.compile_program(
+                    spec, environment, network, should_initialize=is_new
+                )
             session = Session(
                 spec=spec,
                 folder=folder,
                 program=program,
-                show=show,
+                display=show,
                 metric=metrics,
                 stop_when=stop_when,
                 callbacks=callbacks,

@@ -78,7 +78,7 @@ def run_session(session: Session, request: StopRequest) -> Result:
         status = "done" if is_finite else "nonfinite"
         session.checkpoints.wait()
     except SimulatorError as error:
-        session.show.message(f"error: {error}")
+        session.display.message(f"error: {error}")
         status = "failed"
         save_checkpoint(session)
         session.checkpoints.wait()
@@ -162,7 +162,7 @@ def _evolve_if_due(session: Session) -> None:
     if session.bad is not None:
         session.bad &= ~lineage.replaced_members(generation)
     if lineage.should_log_generation(spec, updates):
-        session.show.message(lineage.format_generation(spec, updates, generation))
+        session.display.message(lineage.format_generation(spec, updates, generation))
 
 
 def _is_interrupted(session: Session, request: StopRequest) -> bool:
@@ -275,12 +275,14 @@ def _run_segment(session: Session) -> bool:
     return True
 
 
-def _record_segment(session: Session, rows: Metrics, number: int, speed: float) -> MetricValues:
+def _record_segment(
+    session: Session, rows: Metrics, num_updates: int, speed: float
+) -> MetricValues:
     """Write the metric lines of a segment, and return the values of the last line."""
     per_line, values = session.spec.updates_per_line, MetricValues()
-    for line_start in _metric_line_starts(session.updates, number, per_line):
+    for line_start in _metric_line_starts(session.updates, num_updates, per_line):
         first = max(line_start - session.updates, 0)
-        stop = min(number, (line_start // per_line + 1) * per_line - session.updates)
+        stop = min(num_updates, (line_start // per_line + 1) * per_line - session.updates)
         updates = session.updates + stop
         values = recorder.make_metrics_record(rows, first, stop)
         timing = {
@@ -296,9 +298,9 @@ def _record_segment(session: Session, rows: Metrics, number: int, speed: float) 
     return values
 
 
-def _metric_line_starts(updates: int, number: int, per_line: int) -> range:
+def _metric_line_starts(updates: int, num_updates: int, per_line: int) -> range:
     """Return the index of the first update of each metric line that a segment contributes to."""
-    return range(updates // per_line * per_line, updates + number, per_line)
+    return range(updates // per_line * per_line, updates + num_updates, per_line)
 
 
 def _segment_length(session: Session) -> int:
@@ -332,7 +334,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     cause = recorder.NONFINITE_MESSAGES.get(
         failure.failed_check, f"{failure.failed_check} became NaN or infinite"
     )
-    session.show.message(
+    session.display.message(
         f"error: {cause} at step {update * session.spec.config.steps_per_update:,} (update "
         f"{update}). The last good state is the checkpoint of step {step:,}."
     )
@@ -342,7 +344,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
         return False
     session.num_rollbacks += 1
     if session.num_rollbacks > MAX_ROLLBACKS:
-        session.show.message(
+        session.display.message(
             f"error: Values became nonfinite again after {MAX_ROLLBACKS} rollbacks to the same "
             "checkpoint."
         )
@@ -363,7 +365,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     )
     start_lineage(session)
     update_program.restart_simulator_episodes(session)
-    session.show.message(
+    session.display.message(
         f"Continuing from there with other random keys (rollback {session.num_rollbacks})"
     )
     return True
@@ -403,4 +405,4 @@ def _show_progress(session: Session, num_updates: float = 0.0, seconds: float = 
     if remaining is not None:
         figures["left"] = format_duration(remaining)
     num_frames = round((session.updates + num_updates) * steps_per_update)
-    session.show.progress(num_frames, total * steps_per_update, figures)
+    session.display.progress(num_frames, total * steps_per_update, figures)

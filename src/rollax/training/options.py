@@ -30,7 +30,7 @@ class RunOptions:
     """
 
     total_steps: int | None = None
-    """Environment frames to train for, per member; default: that of the preset, else 1,000,000."""
+    """Environment steps to train for, per member; default: that of the preset, else 1,000,000."""
     seed: int = 0
     """Seed of the first member; the same seed gives the same run, bit for bit."""
     seeds: int = 1
@@ -61,7 +61,7 @@ class RunOptions:
     checkpoint_minutes: float = 5.0
     """Minutes between checkpoints, in addition to those at evaluations. 0 disables them."""
     checkpoint_steps: int = 0
-    """Environment frames between additional checkpoints. 0 disables them."""
+    """Environment steps between additional checkpoints. 0 disables them."""
     keep_last: int = 2
     """Number of newest checkpoints to keep."""
     keep_best: int = 1
@@ -107,10 +107,10 @@ class RunOptions:
     """Number of devices for the members of a population or the environments of a single run; "auto"
     uses all."""
     evolve_every: int | None = None
-    """Environment frames between generations of an evolving population (--evolve.NAME); default: a
+    """Environment steps between generations of an evolving population (--evolve.NAME); default: a
     tenth of total_steps; 0 disables generations, so members keep their initial settings."""
     evolve_start: int = 0
-    """Environment frames before the first generation."""
+    """Environment steps before the first generation."""
     evolve_metric: str | None = None
     """Metric that selects members, larger is better: episode_return (mean return in training) or a
     metric of the algorithm (default: qd_score for archives, moqd_score for mome, else

@@ -32,7 +32,7 @@ class Preset(NamedTuple):
     """Tuned settings for an environment.
 
     Attributes:
-        total_steps: Environment frames to train for, or None if not set.
+        total_steps: Environment steps to train for, or None if not set.
         arguments: Arguments of the environment, keyed by name.
         config: Settings of the algorithm, keyed by name.
         network: Settings of the network, keyed by name.

@@ -36,7 +36,7 @@ class Evaluated(NamedTuple):
     """Result of one evaluation during a run.
 
     Attributes:
-        step: Environment frames that each member has trained for.
+        step: Environment steps that each member has trained for.
         values: Metrics of the evaluation, keyed by name.
         scores: Best metric of each member of a population, or None for a single run.
     """
@@ -68,7 +68,7 @@ class Result(NamedTuple):
         folder: Folder of the run.
         status: "done", "stopped", "nonfinite", or "failed" if a host simulator failed.
         exit_code: Exit code of the command line for this status.
-        steps: Environment frames that each member has trained for.
+        steps: Environment steps that each member has trained for.
         evaluation: Metrics of the last evaluation (not necessarily the best one), keyed by name.
             Empty if the run was not evaluated.
         wall_time: Duration of the run in seconds.

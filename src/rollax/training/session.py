@@ -44,7 +44,7 @@ class Session:
         spec: Specification of the run.
         folder: Folder of the run.
         program: Compiled program.
-        show: Display for messages and progress.
+        display: Display for messages and progress.
         metric: User function that computes custom metrics of an evaluation, or None.
         stop_when: User function that may stop the run early, or None.
         callbacks: Callbacks of the user.
@@ -58,7 +58,7 @@ class Session:
         spec: Spec,
         folder: Path,
         program: Program,
-        show: Display,
+        display: Display,
         metric: MetricsFn | None = None,
         stop_when: StopWhenFn | None = None,
         callbacks: Sequence[NamedCallback] = (),
@@ -68,10 +68,10 @@ class Session:
         self.spec = spec
         self.folder = folder
         self.program = program
-        self.show = show
+        self.display = display
         self.metric = metric
         self.stop_when = stop_when
-        self.callbacks = CallbackRunner(callbacks, show.message)
+        self.callbacks = CallbackRunner(callbacks, display.message)
         self.warm_start = warm_start
         self.quiet = quiet
         self.checkpoints = Checkpoints(
@@ -102,7 +102,7 @@ class Session:
 
     @property
     def num_frames(self) -> int:
-        """Environment frames that each member has trained for."""
+        """Number of environment steps that each member has trained for."""
         return self.updates * self.spec.config.steps_per_update
 
     @property
@@ -118,12 +118,12 @@ class Session:
         return self.frames_of_all_members(self.num_timed_updates) / self.update_seconds
 
     def frames_of_all_members(self, num_updates: int) -> int:
-        """Return the number of environment frames, over all members, in `num_updates` updates."""
+        """Return the number of environment steps, over all members, in `num_updates` updates."""
         return num_updates * self.spec.config.steps_per_update * (self.program.num_members or 1)
 
     def warn(self, text: str) -> None:
         """Show a warning."""
-        self.show.message(f"warning: {text}")
+        self.display.message(f"warning: {text}")
 
 
 def restore_or_init(session: Session) -> None:
@@ -151,9 +151,9 @@ def restore_or_init(session: Session) -> None:
     update_program.restart_simulator_episodes(session)
     has_simulators = session.program.simulators is not None
     note = update_program.EPISODES_RESTART_NOTE if has_simulators else ""
-    session.show.message(f"Continuing from step {step:,}{note}")
+    session.display.message(f"Continuing from step {step:,}{note}")
     for phase in _new_phases(session, step):
-        session.show.message(f"New phase from {phase.describe()}")
+        session.display.message(f"New phase from {phase.describe()}")
 
 
 def _init_state(session: Session) -> State:
@@ -162,7 +162,7 @@ def _init_state(session: Session) -> State:
     if session.warm_start is None:
         return state
     for line in warm_starts.describe_warm_start(session.warm_start):
-        session.show.message(line)
+        session.display.message(line)
     if processes.is_first_process():
         warm_starts.write_warm_start(session.folder, session.warm_start)
     return warm_starts.apply_warm_start(session.warm_start, session.program.algorithm, state)
@@ -304,7 +304,7 @@ def save_checkpoint(session: Session) -> None:
         scores,
     )
     if is_evaluated and not is_saved:  # it was saved at a stop, before its evaluation
-        session.checkpoints.rate(session.num_frames, metrics, scores)
+        session.checkpoints.update_metrics(session.num_frames, metrics, scores)
     session.last_checkpoint_time = time.monotonic()
     # A checkpoint that a rollback restored does not count, or failing rollbacks would never end.
     if is_saved:

@@ -61,7 +61,7 @@ class Spec:
         own_environment: Whether the user passed the environment as an object. It cannot be made
             from its name.
         imports: Names of modules that register environments or algorithms of the run. When a run
-            folder is read, these modules are imported only if the user trusts the folder.
+            folder is read, these modules are imported only with `trust=True` or `--trust`.
         phases: Changes of settings by resumes, in order.
         randomize: Range of each environment parameter that training samples in every episode,
             keyed by name. Evaluations use the fixed values.
@@ -185,7 +185,7 @@ def explain_missing_imports(imports: Sequence[str]) -> Iterator[None]:
     """Return a context manager that adds a remedy to errors about unknown names.
 
     The remedy names the modules of the run that are not imported. When a run folder is read, its
-    modules are imported only if the user trusts the folder.
+    modules are imported only with `trust=True` or `--trust`.
 
     Args:
         imports: Names of modules that register environments or algorithms of the run.
@@ -315,7 +315,7 @@ def resolve_config(
 
 
 def _resolve_options(options: RunOptions, preset: Preset) -> RunOptions:
-    """Return the options with total steps, evaluation actions and devices resolved.
+    """Return the options with `total_steps`, `eval_stochastic` and `devices` resolved.
 
     An option that is None gets the value of the preset.
     """

@@ -185,7 +185,7 @@ def _raise_no_effect(name: str, value: object, remedy: str = "Remove it") -> Non
     raise UsageError(f"{name} ({format_value(value)}) has no effect in this run. {remedy}.")
 
 
-def _check_options(spec: Spec, environment: Environment, evaluated: Environment) -> None:
+def _check_options(spec: Spec, environment: Environment, eval_environment: Environment) -> None:
     options, default = spec.options, RunOptions()
     if options.env_timeout != default.env_timeout and not is_on_host(environment):
         _raise_no_effect(
@@ -193,8 +193,8 @@ def _check_options(spec: Spec, environment: Environment, evaluated: Environment)
             options.env_timeout,
             f"It applies to simulators, and {environment.name} is compiled. Remove it",
         )
-    if options.eval_max_steps != default.eval_max_steps and evaluated.time_limit is not None:
-        limit = f"{evaluated.name} has a time limit of {evaluated.time_limit} steps"
+    if options.eval_max_steps != default.eval_max_steps and eval_environment.time_limit is not None:
+        limit = f"{eval_environment.name} has a time limit of {eval_environment.time_limit} steps"
         _raise_no_effect("eval_max_steps", options.eval_max_steps, f"{limit}. Remove it")
 
 
@@ -469,17 +469,22 @@ def _trace_function(function: Callable[..., PyTree], *arguments: PyTree) -> Trac
     )
 
 
-def _has_effect(traced: TracedFunction, setting: PyTree, ignored: PyTree = ()) -> bool:
-    """Return whether an output of a function that is not in `ignored` depends on a setting.
+def _has_effect(
+    traced: TracedFunction, setting_inputs: PyTree, ignored_outputs: PyTree = ()
+) -> bool:
+    """Return whether an output of a function depends on a setting.
+
+    `setting_inputs` are the jaxpr variables of the setting. Outputs in `ignored_outputs` do not
+    count.
 
     Every output of an equation is assumed to depend on all of its inputs. The result may therefore
     be a false positive, but never a false negative.
     """
-    tainted = set(jax.tree.leaves(setting))
+    tainted = set(jax.tree.leaves(setting_inputs))
     for equation in traced.equations:
         if any(not isinstance(x, jex.Literal) and x in tainted for x in equation.invars):
             tainted.update(equation.outvars)
     outputs = list(jax.tree.leaves(traced.outputs))
-    for x in jax.tree.leaves(ignored):
+    for x in jax.tree.leaves(ignored_outputs):
         outputs.pop(next(index for index, other in enumerate(outputs) if other is x))
     return any(x in tainted for x in outputs)

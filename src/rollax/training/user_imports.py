@@ -1,7 +1,8 @@
 """Import of user modules that register environments or algorithms of a run or study.
 
-A folder may come from another person, so modules that it names are imported only if the user trusts
-the folder.
+A folder may come from another person, and importing a module runs its code. Modules that a folder
+names are therefore imported only inside `trust_folders(True)`, which the option `--trust` and the
+keyword `trust=True` enter.
 """
 
 import contextlib
@@ -49,12 +50,12 @@ def accept_trust_keyword(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def is_trusted() -> bool:
-    """Return whether the user trusts the folders that are being read."""
+    """Return whether the code runs inside `trust_folders(True)`."""
     return _is_trusted.get()
 
 
 def import_trusted_modules(imports: object, environment: object) -> None:
-    """Import the modules that a folder names, if the user trusts the folder.
+    """Import the modules that a run or study folder names, or do nothing unless `is_trusted()`.
 
     Args:
         imports: Names of modules, as read from the folder.

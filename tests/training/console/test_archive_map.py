@@ -202,7 +202,7 @@ def test_the_bar_formats_metrics_like_the_lines() -> None:
         derived_settings=SimpleNamespace(num_envs=0),
     )
     show = SimpleNamespace(progress=lambda done, total, figures: seen.append(figures))
-    session: Any = SimpleNamespace(spec=spec, show=show, updates=1, num_frames=10, evaluation={})
+    session: Any = SimpleNamespace(spec=spec, display=show, updates=1, num_frames=10, evaluation={})
     session.update_seconds, session.num_timed_updates, session.timing = 1.0, 1, RunTiming()
     session.program = SimpleNamespace(simulators=None)
     session.frames_of_all_members = lambda num_updates: 10 * num_updates

@@ -19,7 +19,7 @@ def copy_of(run, folder, **metrics):
     shutil.copytree(run, folder, ignore=shutil.ignore_patterns("figures"))
     with compatibility.open_checkpoints(folder, layout.read_spec(folder)) as checkpoints:
         for name, value in metrics.items():
-            checkpoints.rate(
+            checkpoints.update_metrics(
                 int(name.removeprefix("step_")), {} if value is None else {"return_mean": value}
             )
     return folder

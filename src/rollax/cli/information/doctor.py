@@ -41,14 +41,15 @@ class UnusedAccelerator(NamedTuple):
 def unused_accelerators(
     environ: Mapping[str, str] = os.environ,
     exists: Callable[[Path], bool] = Path.exists,
-    which: Callable[[str], str | None] = shutil.which,
+    find_program_fn: Callable[[str], str | None] = shutil.which,
 ) -> list[UnusedAccelerator]:
     """Return the accelerators that JAX does not use, with a remedy for each.
 
     Args:
         environ: Environment variables.
         exists: Function that returns whether a file exists.
-        which: Function that returns the path of a program on PATH, or None (see `shutil.which`).
+        find_program_fn: Function that returns the path of a program on PATH, or None, such as
+            `shutil.which`.
 
     Returns:
         One entry per kind of accelerator. Empty if the default backend of JAX is not the CPU.
@@ -57,7 +58,7 @@ def unused_accelerators(
         return []
     found = []
     nvidia = next((str(path) for path in (NVIDIA_DRIVER, NVIDIA_DEVICE) if exists(path)), None)
-    nvidia = nvidia or which("nvidia-smi")
+    nvidia = nvidia or find_program_fn("nvidia-smi")
     if nvidia is not None:
         cuda = f"cuda{cuda_version()}"
         plugins = ("jax-cuda12-plugin", "jax-cuda13-plugin")
@@ -114,21 +115,21 @@ def collect_report() -> Record:
     return found
 
 
-def format_report(found: Record) -> str:
+def format_report(report: Record) -> str:
     """Format a report as lines of text."""
     lines = [
-        f"python    {found['python']} on {found['platform']}, {found['processors']} processors",
+        f"python    {report['python']} on {report['platform']}, {report['processors']} processors",
         "packages  "
-        + ", ".join(f"{name} {version}" for name, version in found["packages"].items()),
-        "devices   " + ", ".join(found["devices"]),
+        + ", ".join(f"{name} {version}" for name, version in report["packages"].items()),
+        "devices   " + ", ".join(report["devices"]),
     ]
     lines += [
         f"WARNING   {entry['name']} present ({entry['evidence']}) but JAX uses the CPU. "
         f"{entry['remedy']}"
-        for entry in found["unused_accelerators"]
+        for entry in report["unused_accelerators"]
     ]
-    lines += [_extra_line(extra, packages) for extra, packages in found["extras"].items()]
-    writable = "can" if found["runs_writable"] else "CANNOT"
+    lines += [_extra_line(extra, packages) for extra, packages in report["extras"].items()]
+    writable = "can" if report["runs_writable"] else "CANNOT"
     return "\n".join(
         [
             *lines,

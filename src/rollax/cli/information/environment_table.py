@@ -100,28 +100,29 @@ def collect_environment_facts(id: str) -> Record:
     }
 
 
-def format_environment(one: Record) -> str:
+def format_environment(facts: Record) -> str:
     """Format the result of `collect_environment_facts` as text."""
-    limit = "none" if one["time_limit"] is None else f"{one['time_limit']:,} steps"
+    limit = "none" if facts["time_limit"] is None else f"{facts['time_limit']:,} steps"
     rows = [
-        ("observation", one["observation"]),
-        ("network reads", one["network_input"]),
-        ("action", one["action"]),
-        ("agents", one["agents"]),
+        ("observation", facts["observation"]),
+        ("network reads", facts["network_input"]),
+        ("action", facts["action"]),
+        ("agents", facts["agents"]),
         ("time limit", limit),
-        ("descriptor", one["descriptor"] or "none"),
-        ("info", ", ".join(f"{name} ({how})" for name, how in one["info"].items()) or "none"),
-        ("tuned for", ", ".join(one["tuned_for"]) or "no algorithm (uses defaults)"),
+        ("descriptor", facts["descriptor"] or "none"),
+        ("info", ", ".join(f"{name} ({how})" for name, how in facts["info"].items()) or "none"),
+        ("tuned for", ", ".join(facts["tuned_for"]) or "no algorithm (uses defaults)"),
     ]
-    lines = [one["id"], f"  {one['about']}", ""] if one["about"] else [one["id"], ""]
+    lines = [facts["id"], f"  {facts['about']}", ""] if facts["about"] else [facts["id"], ""]
     lines += [f"  {name:<14} {value}" for name, value in rows]
     options = [
-        (f"--env.{name.replace('_', '-')}", name, value) for name, value in one["arguments"].items()
+        (f"--env.{name.replace('_', '-')}", name, value)
+        for name, value in facts["arguments"].items()
     ]
     width = max((len(option) for option, *_ in options), default=0)
     lines += ["", "  arguments" if options else "  takes no arguments"]
     for option, name, value in options:
-        words = f"  ({', '.join(one['choices'][name])})" if name in one["choices"] else ""
+        words = f"  ({', '.join(facts['choices'][name])})" if name in facts["choices"] else ""
         lines.append(
             f"    {option:<{width}}  default {format_default(value) or repr(value)}{words}"
         )

@@ -21,7 +21,7 @@ SWITCH_TYPES = (bool, bool | None)
 
 def expand_option_names(
     words: list[str],
-    run: type,
+    run_options: type,
     groups: Mapping[str, type],
     arguments: Callable[[], Collection[str]],
 ) -> list[str]:
@@ -29,7 +29,7 @@ def expand_option_names(
 
     Args:
         words: Command-line arguments.
-        run: Options class whose fields never have a prefix.
+        run_options: Options class whose fields never have a prefix.
         groups: Settings classes, keyed by prefix, for example `config.`.
         arguments: Function that returns the argument names of the environment (prefix `env.`).
             It is called only if an option is not a run option.
@@ -45,7 +45,9 @@ def expand_option_names(
     for word in words:
         _check_no_synonym(word, groups)
     return [
-        _expand_option_name(word, run, groups, arguments) if _is_unprefixed_option(word) else word
+        _expand_option_name(word, run_options, groups, arguments)
+        if _is_unprefixed_option(word)
+        else word
         for word in words
     ]
 
@@ -62,17 +64,20 @@ def _check_no_synonym(word: str, groups: Mapping[str, type]) -> None:
 
 
 def _is_unprefixed_option(word: str) -> bool:
-    """Return whether a word is an option without a prefix."""
+    """Return whether a word is an option without a group prefix such as `config.`."""
     return word.startswith("--") and len(word) > 2 and "." not in word.partition("=")[0]
 
 
 def _expand_option_name(
-    word: str, run: type, groups: Mapping[str, type], arguments: Callable[[], Collection[str]]
+    word: str,
+    run_options: type,
+    groups: Mapping[str, type],
+    arguments: Callable[[], Collection[str]],
 ) -> str:
     """Return an option with its prefix, or unchanged if it is a run option."""
     option, equals, value = word[2:].partition("=")
     name = option.replace("-", "_")
-    known = field_types(run) | dict.fromkeys(GENERAL_OPTIONS, bool)
+    known = field_types(run_options) | dict.fromkeys(GENERAL_OPTIONS, bool)
     if name in known or _is_negated_switch(name, known):
         return word
     places = [

@@ -60,13 +60,13 @@ class OptionHelp(NamedTuple):
         name: Name with dashes and prefix, for example `--config.learning-rate`.
         values: Placeholder for the values of the option, for example `FLOAT`.
         default: Default value as text.
-        words: Description.
+        description: Description.
     """
 
     name: str
     values: str
     default: str
-    words: str
+    description: str
 
 
 class OptionGroup(NamedTuple):
@@ -113,7 +113,7 @@ can be swept and evolved. Counts may be written as 1e6 or 100k."""
 
 
 def print_train_help(
-    algorithm: str, environment: str, groups: list[OptionGroup], everything: bool
+    algorithm: str, environment: str, groups: list[OptionGroup], has_all_options: bool
 ) -> None:
     """Print the help of an algorithm and an environment.
 
@@ -121,18 +121,23 @@ def print_train_help(
         algorithm: Name of the algorithm.
         environment: Id of the environment.
         groups: Groups of options to show.
-        everything: Whether `groups` contain all options. If False, the help mentions `--help-all`.
+        has_all_options: Whether `groups` contain all options. If False, the help mentions
+            `--help-all`.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=DEFAULT_WIDTH, no_color=True)
     with console.capture() as captured:
-        _print_help(console, algorithm, environment, groups, everything)
+        _print_help(console, algorithm, environment, groups, has_all_options)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _print_help(
-    console: Console, algorithm: str, environment: str, groups: list[OptionGroup], everything: bool
+    console: Console,
+    algorithm: str,
+    environment: str,
+    groups: list[OptionGroup],
+    has_all_options: bool,
 ) -> None:
     console.print(
         f"usage: rollax train {algorithm} {environment} [options]\n", markup=False, soft_wrap=True
@@ -143,7 +148,7 @@ def _print_help(
         console.print(_make_option_table(group.options))
     console.print()
     console.print(" ".join(FURTHER_HELP.split()), markup=False)
-    if not everything:
+    if not has_all_options:
         console.print("\n--help-all shows all settings.", markup=False)
 
 
@@ -155,7 +160,7 @@ def _make_option_table(options: list[OptionHelp]) -> Table:
         name = Text(f"  {option.name}", style="cyan").append(
             f" {option.values}" if option.values else "", style="dim"
         )
-        words = Text(option.words)
+        words = Text(option.description)
         table.add_row(
             name, words.append(f" [{option.default}]" if option.default else "", style="green")
         )
@@ -174,7 +179,11 @@ def format_options(kind: type) -> str:
 
 
 def make_option_group(
-    title: str, instance: Settings, prefix: str, short: set[str], chosen: tuple[str, ...] | None
+    title: str,
+    instance: Settings,
+    prefix: str,
+    unprefixed_names: set[str],
+    shown_names: tuple[str, ...] | None,
 ) -> OptionGroup:
     """Build the option group of a settings object.
 
@@ -182,8 +191,8 @@ def make_option_group(
         title: Title of the group.
         instance: Settings whose values are the defaults.
         prefix: Prefix of the options, for example `config.`.
-        short: Names of settings that can be written without a prefix.
-        chosen: Names of the settings to include, in this order. None includes all.
+        unprefixed_names: Names of settings that the help shows without the prefix.
+        shown_names: Names of the settings to include, in this order. None includes all.
 
     Returns:
         The group.
@@ -192,7 +201,7 @@ def make_option_group(
     fields = {field.name: field for field in dataclasses.fields(instance)}
     names = [
         name
-        for name in (fields if chosen is None else chosen)
+        for name in (fields if shown_names is None else shown_names)
         if name in fields and name != "total_updates"
     ]
     options = []
@@ -201,7 +210,7 @@ def make_option_group(
         text = words.get(name, "").replace("(static)", "").strip()
         if fields[name].metadata.get("static"):
             text = f"* {text}"
-        full = f"--{dashed}" if name in short else f"--{prefix}{dashed}"
+        full = f"--{dashed}" if name in unprefixed_names else f"--{prefix}{dashed}"
         options.append(
             OptionHelp(
                 full, option_metavar(kinds[name]), format_default(getattr(instance, name)), text

@@ -24,7 +24,7 @@ def reset_with_physics(
     physics: Physics,
     key: jax.Array,
 ) -> Any:
-    """Return the state of the suite at the start of an episode.
+    """Reset a suite environment that has other physics parameters, and return its state.
 
     Args:
         replace_physics: Function that returns a copy of an environment with other parameters.
@@ -43,7 +43,7 @@ def step_with_physics(
     state: State,
     action: jax.Array,
 ) -> Any:
-    """Return the state of the suite after a step.
+    """Step a suite environment that has other physics parameters, and return its state.
 
     Under jit, the suite receives new dictionaries and may write into them.
 
@@ -58,6 +58,6 @@ def step_with_physics(
 
 
 def take_example_step(dynamics: SuiteEnvironment, key: jax.Array) -> Any:
-    """Return the state after one step. All later states have the same dtypes."""
+    """Return the state of a suite environment after one step, to read the dtypes of its leaves."""
     start = jax.tree.map(jnp.asarray, dynamics.reset(key))
     return dynamics.step(start, jnp.zeros(dynamics.action_size))

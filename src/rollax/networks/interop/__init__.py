@@ -4,8 +4,7 @@
     rollax.train("ppo", "gymnax/CartPole-v1", network=from_linen(MyModule(), env))
     rollax.train("dqn", "gymnax/CartPole-v1", network=from_linen(Q(), env, algorithm="dqn"))
 
-An adapted network takes one observation of one stream (no batch axis). Its outputs depend on the
-algorithm:
+An adapted network takes one observation without a batch axis. Its outputs depend on the algorithm:
 
 | algorithm | network | critic |
 |---|---|---|

@@ -284,7 +284,7 @@ def _make_actor_critic(
         if critic is None:
             has_memory = options.initial_carry is not None
             expected = "(carry, (policy, value))" if has_memory else "(policy, value)"
-            output, value = output_checks.check_pair(actor.name, output, expected)
+            output, value = output_checks.unpack_pair(actor.name, output, expected)
             output_checks.check_value(actor.name, value)
         output_checks.check_policy(actor.name, output, space)
         log_std = map_space(lambda part: _init_log_std(part, options.initial_std), space)
@@ -360,7 +360,7 @@ def _make_stochastic_actor(
         return critics.make_squashed_policy(to_float32(mean), to_float32(log_std), space, obs)
 
     def check(output: PyTree) -> None:
-        mean, log_std = output_checks.check_pair(actor.name, output, "(mean, log_std)")
+        mean, log_std = output_checks.unpack_pair(actor.name, output, "(mean, log_std)")
         shapes = output_checks.policy_shapes(space)
         output_checks.check_shape(actor.name, "mean", mean, shapes, f" for {space}")
         std_shapes = ((), (1,)) if isinstance(space, Ball) else shapes
@@ -480,7 +480,7 @@ def _abstract_output(
         result = jax.eval_shape(
             functions.apply, parameters, carry, make_zeros(environment.observation_space)
         )
-    new_carry, output = output_checks.check_pair(name, result, "(carry, outputs)")
+    new_carry, output = output_checks.unpack_pair(name, result, "(carry, outputs)")
     output_checks.check_carry(name, carry, new_carry)
     return output
 

@@ -69,7 +69,7 @@ def check_carry(name: str, carry: PyTree, new_carry: PyTree) -> None:
         )
 
 
-def check_pair(name: str, output: PyTree, expected: str) -> tuple[Any, Any]:
+def unpack_pair(name: str, output: PyTree, expected: str) -> tuple[Any, Any]:
     """Return an output that must be a tuple of two values.
 
     Args:

@@ -105,15 +105,17 @@ class CallbackRunner:
         failure: Error for the first callback that raised an exception, or None.
     """
 
-    def __init__(self, callbacks: Sequence[NamedCallback], tell: Callable[[str], object]) -> None:
+    def __init__(
+        self, callbacks: Sequence[NamedCallback], notify_fn: Callable[[str], object]
+    ) -> None:
         """Create a runner.
 
         Args:
             callbacks: Callbacks in calling order.
-            tell: Function that displays a message.
+            notify_fn: Function that displays a message.
         """
         self._callbacks = list(callbacks)
-        self._tell = tell
+        self._notify_fn = notify_fn
         self.should_stop = False
         self.failure: UsageError | None = None
 
@@ -167,7 +169,7 @@ class CallbackRunner:
             return False
         if event.stop_reason is not None and not self.should_stop and event.kind != "end":
             reason = f": {event.stop_reason}" if event.stop_reason else ""
-            self._tell(f"callback: {callback.name} stops the run {at_step}{reason}")
+            self._notify_fn(f"callback: {callback.name} stops the run {at_step}{reason}")
             self.should_stop = True
         return True
 

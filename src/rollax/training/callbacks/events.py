@@ -24,9 +24,9 @@ class RunEvent:
     Attributes:
         kind: "metrics" after a line of training metrics, "evaluation" after an evaluation,
             "checkpoint" after a checkpoint is on disk, and "end" once at the end.
-        step: Environment frames that each member has trained for.
+        step: Environment steps that each member has trained for.
         updates: Number of completed updates.
-        total_steps: Total number of environment frames in the run.
+        total_steps: Total number of environment steps in the run.
         folder: Folder of the run.
         num_members: Number of members that train in one program, or 0 for a single run.
         values: Copy of the recorded values, keyed by metric name. "metrics" and "evaluation" events

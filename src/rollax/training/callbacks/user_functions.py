@@ -117,7 +117,7 @@ def should_stop(stop_when: StopWhenFn, evaluated: Evaluated) -> bool:
 
 
 def compute_custom_metrics(
-    metric: MetricsFn | None,
+    metrics_fn: MetricsFn | None,
     episodes: Episodes,
     default_values: Mapping[str, object],
     num_members: int = 0,
@@ -125,34 +125,34 @@ def compute_custom_metrics(
     """Return the values of the user's `metrics` function as plain numbers or lists of numbers.
 
     Args:
-        metric: User function that maps the episodes of an evaluation to a dictionary of metrics, or
-            None.
+        metrics_fn: User function that maps the episodes of an evaluation to a dictionary of
+            metrics, or None.
         episodes: Episodes that are passed to the function.
         default_values: Metrics that the evaluation already has. Their names cannot be reused.
         num_members: Number of members of a population, or 0 for a single run. For a population, a
             value may be an array with one number per member.
 
     Returns:
-        The metrics, keyed by name. Empty if `metric` is None.
+        The metrics, keyed by name. Empty if `metrics_fn` is None.
 
     Raises:
         UsageError: If the function raises, or returns names or values that cannot be recorded.
     """
-    if metric is None:
+    if metrics_fn is None:
         return {}
     try:
-        values = metric(episodes)
+        values = metrics_fn(episodes)
     except Exception as error:
         raise UsageError(
-            f"metrics: {function_name(metric)} raised {describe_error(error)}. "
+            f"metrics: {function_name(metrics_fn)} raised {describe_error(error)}. "
             "Correct the function, which receives rollax.Episodes."
         ) from error
     if not isinstance(values, Mapping):
         raise UsageError(
-            f"metrics: {function_name(metric)} must return a dictionary of numbers by name, got "
-            f"{format_value(values)}. Return {{'name': value}}."
+            f"metrics: {function_name(metrics_fn)} must return a dictionary of numbers by name, "
+            f"got {format_value(values)}. Return {{'name': value}}."
         )
-    source = f"of metrics function {function_name(metric)}"
+    source = f"of metrics function {function_name(metrics_fn)}"
     return validate_custom_values(values, default_values, num_members, source)
 
 

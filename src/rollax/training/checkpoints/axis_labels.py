@@ -114,7 +114,7 @@ def _label_module(module: PyTree) -> LabeledArrays:
 
 
 def _label_encoder(encoder: layers.Encoder) -> LabeledArrays:
-    """Label the inputs of the first dense layer of an encoder, and of its first convolutions."""
+    """Return the input labels of the first dense layer and the first convolutions of an encoder."""
     found = _label_dense(encoder.dense, _label_features(encoder))
     for name, network in encoder.convolutions.items():
         first = network.layers[0]
@@ -127,7 +127,7 @@ def _label_encoder(encoder: layers.Encoder) -> LabeledArrays:
 
 
 def _label_critic(critic: ContinuousCritic) -> LabeledArrays:
-    """Label the first dense layer of a critic, which reads the features and the action."""
+    """Return the input labels of the first dense layer of a critic: features, then actions."""
     if not critic.dense.layers:
         return {}
     features = _label_features(critic.encoder)
@@ -136,7 +136,7 @@ def _label_critic(critic: ContinuousCritic) -> LabeledArrays:
 
 
 def _label_dense(dense: layers.MLP, inputs: tuple[Label, ...]) -> LabeledArrays:
-    """Label the inputs of the first of several dense layers."""
+    """Return `inputs` as the input labels of the first of several dense layers."""
     if not dense.layers:
         return {}
     return {".dense.layers[0].weight": (AxisLabels(-2, inputs, True),)}
@@ -145,7 +145,10 @@ def _label_dense(dense: layers.MLP, inputs: tuple[Label, ...]) -> LabeledArrays:
 def _label_outputs(
     labels: tuple[Label, ...], weight_axis: int, layer: str = ".layer"
 ) -> LabeledArrays:
-    """Label the outputs of a dense layer, along axis `weight_axis` of its weights."""
+    """Return `labels` as the output labels of a dense layer.
+
+    Outputs are along axis `weight_axis` of the weights, and along the only axis of the bias.
+    """
     return {
         f"{layer}.weight": (AxisLabels(weight_axis, labels, False),),
         f"{layer}.bias": (AxisLabels(-1, labels, False),),
@@ -176,7 +179,7 @@ def _label_part(
 
 
 def _kind_of(space: Space) -> str:
-    """Return a name of the scale of values: encoders divide uint8 values by 255."""
+    """Return a name for the scale of the values of a space: encoders divide uint8 by 255."""
     is_pixels = isinstance(space, Box) and space.dtype == "uint8"
     return "pixels" if is_pixels else type(space).__name__
 

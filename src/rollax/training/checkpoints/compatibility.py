@@ -75,7 +75,7 @@ def with_resume_options(spec: Spec, total_steps: int | None, changes: dict[str, 
 
     Args:
         spec: Specification of the run.
-        total_steps: New total number of environment frames, or None to leave it unchanged.
+        total_steps: New total number of environment steps, or None to leave it unchanged.
         changes: New option values, keyed by option name.
 
     Raises:

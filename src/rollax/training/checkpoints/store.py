@@ -1,6 +1,6 @@
 """Checkpointing of training state: background writes, atomic replacement, verified reads.
 
-A checkpoint is a folder `step_<environment frames>`:
+A checkpoint is a folder `step_<environment steps>`:
 
     state/          leaves with at least one element, written by Orbax; typed keys as raw data
     large/          large leaves, such as those of a replay buffer, one file per shard
@@ -57,7 +57,7 @@ class RestoredCheckpoint(NamedTuple):
     """State that was read from a checkpoint.
 
     Attributes:
-        step: Environment frames at the checkpoint.
+        step: Environment steps at the checkpoint.
         state: State of the run.
         warnings: Warnings that name skipped checkpoints.
     """
@@ -134,7 +134,7 @@ class Checkpoints:
         must call this method, and it returns after the checkpoint is written.
 
         Args:
-            step: Environment frames, which identify the checkpoint.
+            step: Environment steps, which identify the checkpoint.
             state: State of the run.
             metrics: Metrics of the evaluation at this step. Nonfinite values are recorded as None.
             settings: Settings of the run as JSON values, stored in the summary.
@@ -165,7 +165,7 @@ class Checkpoints:
             self.wait()
         return True
 
-    def rate(
+    def update_metrics(
         self, step: int, metrics: dict[str, float], scores: MemberScores | None = None
     ) -> None:
         """Replace the metrics and scores of an existing checkpoint.
@@ -306,7 +306,9 @@ class Checkpoints:
             else (step, float(self.summary(step).metrics[self._best_metric] or 0.0))
         )
 
-    def restore(self, which: Literal["last", "best"] | int, template: State) -> RestoredCheckpoint:
+    def restore(
+        self, checkpoint: Literal["last", "best"] | int, template: State
+    ) -> RestoredCheckpoint:
         """Read a checkpoint.
 
         If the "last" or "best" checkpoint is damaged, the next checkpoint in that order is read. If
@@ -314,7 +316,7 @@ class Checkpoints:
         the skipped checkpoints.
 
         Args:
-            which: "last", "best" or a step.
+            checkpoint: "last", "best" or a step.
             template: State, or its shapes from `jax.eval_shape`. The leaves are placed with its
                 shardings.
 
@@ -330,7 +332,7 @@ class Checkpoints:
         self.wait()
         deleted: list[int] = []
         while True:
-            candidates, warnings = self._candidate_steps(which)
+            candidates, warnings = self._candidate_steps(checkpoint)
             step_and_state = self._read_first_intact(candidates, template, warnings)
             if step_and_state is not None:
                 step, state = step_and_state
@@ -382,13 +384,15 @@ class Checkpoints:
         self._synchronize()
         return later_steps
 
-    def _candidate_steps(self, which: Literal["last", "best"] | int) -> tuple[list[int], list[str]]:
+    def _candidate_steps(
+        self, checkpoint: Literal["last", "best"] | int
+    ) -> tuple[list[int], list[str]]:
         steps = self.steps()
         if not steps:
             raise UsageError(
                 f"No checkpoint exists in {self._folder}. Restore one, or train the run again."
             )
-        if which == "last":
+        if checkpoint == "last":
             empty = [
                 step
                 for step, is_empty in self._list_step_folders()
@@ -397,7 +401,7 @@ class Checkpoints:
             return steps[::-1], [
                 f"{self._path(step)} is damaged: it is empty. It was skipped" for step in empty
             ]
-        if which == "best":
+        if checkpoint == "best":
             summaries, warnings = self._read_intact_summaries()
             ranked = self._rank_phases(summaries)[-1]
             if not ranked and summaries:
@@ -407,12 +411,12 @@ class Checkpoints:
                     "Use 'last'."
                 )
             return ranked, warnings
-        if which not in steps:
+        if checkpoint not in steps:
             raise UsageError(
-                f"No checkpoint of step {which!r} exists in {self._folder}. Choose 'last', 'best' "
-                f"or one of {steps}."
+                f"No checkpoint of step {checkpoint!r} exists in {self._folder}. Choose 'last', "
+                f"'best' or one of {steps}."
             )
-        return [which], []
+        return [checkpoint], []
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step_{step:012d}"

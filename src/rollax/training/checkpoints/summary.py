@@ -53,7 +53,7 @@ class MemberScores(NamedTuple):
 
     Attributes:
         metric: Name of the metric.
-        step: Environment frames at the evaluation.
+        step: Environment steps at the evaluation.
         num_generations: Generations between the evaluation and the checkpoint.
         values: Metric of each of P members, or None for a nonfinite value.
     """
@@ -68,7 +68,7 @@ class CheckpointSummary(NamedTuple):
     """Description of a checkpoint without its arrays.
 
     Attributes:
-        step: Environment frames at the checkpoint.
+        step: Environment steps at the checkpoint.
         metrics: Metrics of the evaluation at this step. Nonfinite values are None.
         leaves: Descriptions of the leaves.
         files: CRC-32 of each file, keyed by its path relative to the checkpoint folder.

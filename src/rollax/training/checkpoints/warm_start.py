@@ -124,7 +124,7 @@ class WarmStart(NamedTuple):
 def plan_warm_start(
     source: SourceParts,
     target: Mapping[str, PyTree],
-    chosen: Sequence[str],
+    part_names: Sequence[str],
     num_members: int,
     strict: bool,
 ) -> WarmStart:
@@ -133,7 +133,7 @@ def plan_warm_start(
     Args:
         source: Parts of the source.
         target: Parts of the abstract state of one member of the new run.
-        chosen: Names of the parts to copy. If it is empty, the `DEFAULT_PARTS` are copied, or the
+        part_names: Names of the parts to copy. If empty, the `DEFAULT_PARTS` are copied, or the
             archive of an algorithm without networks.
         num_members: Number of members of the new run.
         strict: Whether to raise an error if an array cannot be copied unchanged.
@@ -153,14 +153,14 @@ def plan_warm_start(
             f"seeds to {source.num_members}, or pass one member: "
             f"init_from=rollax.load({source.run!r}, member=0)."
         )
-    names = chosen or [name for name in DEFAULT_PARTS if name in target] or ["archive"]
+    names = part_names or [name for name in DEFAULT_PARTS if name in target] or ["archive"]
     for name in names:
         missing = [
             run
             for run, parts in (("init_from", source.parts), ("the new run", target))
             if not jax.tree.leaves(parts.get(name))
         ]
-        if missing and chosen:
+        if missing and part_names:
             known = [part for part in target if jax.tree.leaves(source.parts.get(part))]
             raise UsageError(
                 f"init_parts must be parts of both runs ({', '.join(known) or 'none'}), got "
@@ -198,7 +198,7 @@ def _check_matches(warm_start: WarmStart, strict: bool) -> None:
 
 
 def _shorten(descriptions: list[str]) -> str:
-    """Join descriptions, and replace all after the first ones by their number."""
+    """Join the first descriptions, and append the number of omitted ones."""
     listed = "; ".join(descriptions[:_MAX_LISTED_ARRAYS])
     number = len(descriptions) - _MAX_LISTED_ARRAYS
     return f"{listed}; and {number} more" if number > 0 else listed
@@ -308,7 +308,10 @@ def apply_warm_start(warm_start: WarmStart, algorithm: Algorithm, state: State) 
 
 
 def _copy_array(match: ArrayMatch, initial: jax.Array) -> jax.Array:
-    """Return the array of a match, in a buffer that JAX owns and can donate."""
+    """Return the array of the new run: `initial`, with the matched entries of the source array.
+
+    The result has the shape and the sharding of `initial`, in a buffer that JAX can donate.
+    """
     assert match.array is not None, "an array without a counterpart keeps its initialization"
     if not match.axes:
         value = jnp.broadcast_to(match.array, initial.shape)

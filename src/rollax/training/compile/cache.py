@@ -209,7 +209,7 @@ def _read_num_crashes(folder: Path) -> int:
         return 0
 
 
-def _is_running(process: str) -> bool:
+def _is_running(process_id: str) -> bool:
     """Return whether a process with this id exists, including processes of other users.
 
     On platforms where the check could affect the process, the result is always True.
@@ -217,7 +217,7 @@ def _is_running(process: str) -> bool:
     if os.name != "posix":
         return True
     try:
-        os.kill(int(process), 0)
+        os.kill(int(process_id), 0)
     except (ProcessLookupError, ValueError, OverflowError):
         return False
     except OSError:

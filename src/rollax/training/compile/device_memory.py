@@ -25,26 +25,26 @@ MEMORY_REMEDY = "Lower num_envs or seeds, or use a smaller network"
 
 
 def check_memory(
-    needed: float, capacity: int | None, what: str, remedy: str = MEMORY_REMEDY
+    needed_bytes: float, capacity: int | None, what: str, remedy: str = MEMORY_REMEDY
 ) -> None:
     """Check that enough memory is available.
 
     Args:
-        needed: Required memory in bytes.
+        needed_bytes: Required memory in bytes.
         capacity: Capacity of the replay buffer if it needs most of the memory, else None.
         what: Subject of the error message, such as "an update".
         remedy: Remedy for the error message if `capacity` is None.
 
     Raises:
-        UsageError: If less than `needed` is available.
+        UsageError: If less than `needed_bytes` is available.
     """
     available = available_memory_bytes()
-    if available is None or needed <= available:
+    if available is None or needed_bytes <= available:
         return
-    remedy = remedy if capacity is None else f"Use {int(capacity * 0.8 * available / needed)}"
+    remedy = remedy if capacity is None else f"Use {int(capacity * 0.8 * available / needed_bytes)}"
     raise UsageError(
-        f"{what} needs {needed / 1e9:.3g} GB, but only {available / 1e9:.3g} GB are available. "
-        f"{remedy}."
+        f"{what} needs {needed_bytes / 1e9:.3g} GB, but only {available / 1e9:.3g} GB are "
+        f"available. {remedy}."
     )
 
 
@@ -53,10 +53,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
-def is_negligible_size(number: float) -> bool:
+def is_negligible_size(num_bytes: float) -> bool:
     """Return whether a size in bytes is at most 1 % of memory, so that tracing is unnecessary."""
     available = available_memory_bytes()
-    return available is None or 100 * number <= available
+    return available is None or 100 * num_bytes <= available
 
 
 def largest_result_bytes(function: Callable[..., PyTree], *arguments: PyTree) -> int:
@@ -110,9 +110,9 @@ def _leaf_bytes(leaf: Leaf) -> int:
     return math.prod(leaf.shape) * leaf.dtype.itemsize
 
 
-def num_memories(number: int) -> int:
-    """Return how many separate memories `number` devices have. CPU devices share one memory."""
-    return 1 if jax.default_backend() == "cpu" else number
+def num_memories(num_devices: int) -> int:
+    """Return the number of separate memories of devices. All CPU devices share one memory."""
+    return 1 if jax.default_backend() == "cpu" else num_devices
 
 
 def available_memory_bytes() -> int | None:

@@ -29,10 +29,11 @@ def offspring_key(seed: int) -> jax.Array:
     return jax.random.split(jax.random.key(seed), 3)[2]
 
 
-def rollback_key(seed: int, updates: int, number: int) -> jax.Array:
-    """Return the key for a member's training after rollback `number` to the same update."""
+def rollback_key(seed: int, updates: int, rollback_index: int) -> jax.Array:
+    """Return the key for a member's training after rollback `rollback_index` to the same update."""
     return jax.random.fold_in(
-        jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), ROLLBACK_TAG), updates), number
+        jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), ROLLBACK_TAG), updates),
+        rollback_index,
     )
 
 

@@ -18,12 +18,12 @@ from rollax.types import PyTree, State
 BYTES_PER_CELL = 16
 
 
-def check_state_memory(spec: Spec, one: State, algorithm: Algorithm) -> None:
+def check_state_memory(spec: Spec, member_state: State, algorithm: Algorithm) -> None:
     """Check that the states of all members fit into the memory of the devices.
 
     Args:
         spec: Specification of the run.
-        one: State of one member, or its abstract shapes.
+        member_state: State of one member, or its abstract shapes.
         algorithm: Algorithm of the run.
 
     Raises:
@@ -31,7 +31,8 @@ def check_state_memory(spec: Spec, one: State, algorithm: Algorithm) -> None:
     """
     number = spec.num_members
     size = number * (
-        device_memory.tree_bytes(one) + BYTES_PER_CELL * num_unstored_cells(algorithm, one)
+        device_memory.tree_bytes(member_state)
+        + BYTES_PER_CELL * num_unstored_cells(algorithm, member_state)
     )
     # During evolution, two generations exist at the same time.
     needed = 2 * size if spec.evolve else size
@@ -52,14 +53,14 @@ def check_state_memory(spec: Spec, one: State, algorithm: Algorithm) -> None:
     )
 
 
-def num_unstored_cells(algorithm: Algorithm, one: State) -> int:
+def num_unstored_cells(algorithm: Algorithm, member_state: State) -> int:
     """Return the number of cells of the metrics grid that are not part of the archive's state.
 
     Archives without cells compute metrics on a separate grid.
 
     Args:
         algorithm: Algorithm of the run.
-        one: State of one member, or its abstract shapes.
+        member_state: State of one member, or its abstract shapes.
 
     Returns:
         The number of cells. 0 if the algorithm has no archive.
@@ -72,21 +73,25 @@ def num_unstored_cells(algorithm: Algorithm, one: State) -> int:
         archive, _ = archived.archive(state)
         found.append(archive.num_cells - archive.size)
 
-    jax.eval_shape(look, one)
+    jax.eval_shape(look, member_state)
     return max(found)
 
 
 def check_update_memory(
-    spec: Spec, algorithm: Algorithm, one: State, environment: Environment, own: bool
+    spec: Spec,
+    algorithm: Algorithm,
+    member_state: State,
+    environment: Environment,
+    has_user_objects: bool,
 ) -> None:
     """Check that an update can be traced and fits into memory.
 
     Args:
         spec: Specification of the run.
         algorithm: Algorithm of the run.
-        one: State of one member, or its abstract shapes.
+        member_state: State of one member, or its abstract shapes.
         environment: Environment of the run.
-        own: Whether the user passed the environment or the network as an object.
+        has_user_objects: Whether the user passed the environment or the network as an object.
 
     Raises:
         UsageError: If the update does not fit, or the user's objects cannot be traced.
@@ -95,12 +100,12 @@ def check_update_memory(
     sizes = ", ".join(f"{name} {size}" for name, size in spec.derived_settings.sizes.items())
     counts = [value for value in vars(config).values() if isinstance(value, int)]
     rows = max(config.steps_per_update, *counts) * spec.num_members
-    if not own and device_memory.is_negligible_size(
+    if not has_user_objects and device_memory.is_negligible_size(
         rows * spaces.flat_size(environment.observation_space) * 4
     ):
         return
-    with explain_tracing_errors(own, "an update"):
-        needed = device_memory.largest_result_bytes(algorithm.step, one)
+    with explain_tracing_errors(has_user_objects, "an update"):
+        needed = device_memory.largest_result_bytes(algorithm.step, member_state)
     device_memory.check_memory(
         needed * spec.num_members / device_memory.num_memories(int(spec.options.devices)),
         None,
@@ -113,9 +118,9 @@ def check_evaluation_memory(
     evaluate: Callable[[State, jax.Array], PyTree],
     state: State,
     environment: Environment,
-    episodes: int,
-    members: int = 1,
-    own: bool = False,
+    num_episodes: int,
+    num_members: int = 1,
+    has_user_objects: bool = False,
 ) -> None:
     """Check that an evaluation can be traced and fits into memory.
 
@@ -123,39 +128,41 @@ def check_evaluation_memory(
         evaluate: Evaluation function. It maps `(state, key)` to episodes.
         state: State of one member, or its abstract shapes.
         environment: Environment of evaluations.
-        episodes: Number of parallel episodes.
-        members: Number of members that are evaluated at the same time.
-        own: Whether the user passed the environment or the network as an object.
+        num_episodes: Number of parallel episodes.
+        num_members: Number of members that are evaluated at the same time.
+        has_user_objects: Whether the user passed the environment or the network as an object.
 
     Raises:
         UsageError: If the evaluation does not fit, or the user's objects cannot be traced.
     """
-    if not own and device_memory.is_negligible_size(
-        episodes * members * (spaces.flat_size(environment.observation_space) * 4 + 64)
+    if not has_user_objects and device_memory.is_negligible_size(
+        num_episodes * num_members * (spaces.flat_size(environment.observation_space) * 4 + 64)
     ):
         return
-    with explain_tracing_errors(own, "an evaluation"):
+    with explain_tracing_errors(has_user_objects, "an evaluation"):
         needed = (
             device_memory.largest_result_bytes(evaluate, state, jax.eval_shape(jax.random.key, 0))
-            * members
+            * num_members
         )
-    fitting = int(episodes * 0.8 * (device_memory.available_memory_bytes() or 0) / max(needed, 1))
-    what = f"an evaluation of {episodes} episodes at once"
+    fitting = int(
+        num_episodes * 0.8 * (device_memory.available_memory_bytes() or 0) / max(needed, 1)
+    )
+    what = f"an evaluation of {num_episodes} episodes at once"
     device_memory.check_memory(
         needed,
         None,
         what,
-        f"Use {fitting} episodes" + ", or fewer seeds" * (members > 1),
+        f"Use {fitting} episodes" + ", or fewer seeds" * (num_members > 1),
     )
 
 
 @contextlib.contextmanager
-def explain_tracing_errors(own: bool, what: str) -> Iterator[None]:
+def explain_tracing_errors(has_user_objects: bool, what: str) -> Iterator[None]:
     """Convert errors during tracing to UsageError.
 
     Args:
-        own: Whether objects that the user passed are traced. If False, only errors about arrays
-            that are too large are converted.
+        has_user_objects: Whether objects that the user passed are traced. If False, only errors
+            about arrays that are too large are converted.
         what: Name of the traced function in error messages.
     """
     try:
@@ -166,7 +173,7 @@ def explain_tracing_errors(own: bool, what: str) -> Iterator[None]:
     except (OverflowError, NotImplementedError) as error:
         raise UsageError(f"{what} is too large: {error}") from error
     except Exception as error:
-        if not own:
+        if not has_user_objects:
             raise
         text = describe_error(error).split("\n")[0]
         raise UsageError(f"Tracing {what} failed with {text}. {_tracing_remedy(error)}") from error

@@ -26,7 +26,7 @@ class RunFunctions(NamedTuple):
         config: Settings of the algorithm.
         run_key: Key for training. For an evolving population, `(training keys, offspring keys)`.
         eval_key: Key for evaluation.
-        abstract: Shapes and types of the state.
+        abstract_state: Shapes and types of the state.
     """
 
     algorithm: Algorithm
@@ -34,18 +34,18 @@ class RunFunctions(NamedTuple):
     config: Any
     run_key: Any
     eval_key: jax.Array
-    abstract: Any
+    abstract_state: Any
 
 
 class JittedFunctions(NamedTuple):
     """Jitted functions of a run and the placement of its arrays.
 
     Attributes:
-        begin: Function that creates the initial state.
+        init: Function that creates the initial state.
         run: Function that runs a segment of updates.
         evaluate: Evaluation function. It maps `(state, key)` to episodes.
         abstract_state: Shapes, types and shardings of the state.
-        where: Sharding of each leaf of the state, or None for the default device.
+        state_sharding: Sharding of each leaf of the state, or None for the default device.
         replicated_sharding: Sharding of arrays that every process receives, or None for one
             process.
         mesh: Device mesh, or None for one device of one process.
@@ -53,11 +53,11 @@ class JittedFunctions(NamedTuple):
         replicate: Function that replicates a process's arrays over all processes.
     """
 
-    begin: Any
+    init: Any
     run: Any
     evaluate: Any
     abstract_state: Any
-    where: Any
+    state_sharding: Any
     replicated_sharding: Any
     mesh: jax.sharding.Mesh | None
     mesh_context_fn: Callable[[], Any]
@@ -65,67 +65,71 @@ class JittedFunctions(NamedTuple):
 
 
 def jit_functions(
-    spec: Spec, parts: RunFunctions, run: Callable[..., tuple[State, Metrics]]
+    spec: Spec, functions: RunFunctions, run: Callable[..., tuple[State, Metrics]]
 ) -> JittedFunctions:
     """Jit the functions of a run with shardings for its arrays.
 
     Args:
         spec: Specification of the run.
-        parts: Functions of the run and their initial arguments.
+        functions: Functions of the run and their initial arguments.
         run: Function that runs a segment of updates.
 
     Returns:
         The jitted functions and the placement.
     """
     is_population = spec.num_members > 1
-    evaluate = parts.evaluate
-    over = make_device_mesh(spec, is_population)
-    state = with_shardings(parts.algorithm, parts.abstract, over, is_population)
-    if over is not None and is_population:
-        run = sharding.shard_map_over_members(run, over, (0, None), (0, 1))
-        evaluate = sharding.shard_map_over_members(evaluate, over, (0, 0), 0)
-    where = jax.tree.map(lambda leaf: leaf.sharding, state) if over is not None else None
+    evaluate = functions.evaluate
+    mesh = make_device_mesh(spec, is_population)
+    state = with_shardings(functions.algorithm, functions.abstract_state, mesh, is_population)
+    if mesh is not None and is_population:
+        run = sharding.shard_map_over_members(run, mesh, (0, None), (0, 1))
+        evaluate = sharding.shard_map_over_members(evaluate, mesh, (0, 0), 0)
+    state_sharding = jax.tree.map(lambda leaf: leaf.sharding, state) if mesh is not None else None
     # With several processes, all of them receive metrics and episodes, but no process ever holds
     # another process's part of the state.
-    many = over if processes.num_processes() > 1 else None
-    all_have = None
-    if many is not None:
-        all_have = jax.sharding.NamedSharding(many, jax.sharding.PartitionSpec())
+    process_mesh = mesh if processes.num_processes() > 1 else None
+    replicated_sharding = None
+    if process_mesh is not None:
+        replicated_sharding = jax.sharding.NamedSharding(process_mesh, jax.sharding.PartitionSpec())
 
     def replicate(tree: PyTree) -> PyTree:
-        return tree if many is None else processes.replicate(tree, many)
+        return tree if process_mesh is None else processes.replicate(tree, process_mesh)
 
     return JittedFunctions(
-        begin=jax.jit(parts.algorithm.init, out_shardings=None if many is None else where),
-        run=jax.jit(
-            run, donate_argnums=0, out_shardings=None if where is None else (where, all_have)
+        init=jax.jit(
+            functions.algorithm.init, out_shardings=None if process_mesh is None else state_sharding
         ),
-        evaluate=jax.jit(evaluate, out_shardings=all_have),
+        run=jax.jit(
+            run,
+            donate_argnums=0,
+            out_shardings=None if state_sharding is None else (state_sharding, replicated_sharding),
+        ),
+        evaluate=jax.jit(evaluate, out_shardings=replicated_sharding),
         abstract_state=state,
-        where=where,
-        replicated_sharding=all_have,
-        mesh=over,
-        mesh_context_fn=mesh_context_fn(over, is_population),
+        state_sharding=state_sharding,
+        replicated_sharding=replicated_sharding,
+        mesh=mesh,
+        mesh_context_fn=mesh_context_fn(mesh, is_population),
         replicate=replicate,
     )
 
 
 def mesh_context_fn(
-    over: jax.sharding.Mesh | None, is_population: bool
+    mesh: jax.sharding.Mesh | None, is_population: bool
 ) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     """Return a function that creates a context manager for tracing the functions of a run.
 
     Args:
-        over: Device mesh, or None.
+        mesh: Device mesh, or None.
         is_population: Whether the run is a population. Its functions are traced without a mesh.
 
     Returns:
         Function without arguments. Its context manager sets the mesh. Without a mesh and for a
         population, it does nothing.
     """
-    if over is None or is_population:
+    if mesh is None or is_population:
         return contextlib.nullcontext
-    return functools.partial(jax.set_mesh, over)
+    return functools.partial(jax.set_mesh, mesh)
 
 
 def make_device_mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | None:
@@ -158,26 +162,26 @@ def make_device_mesh(spec: Spec, is_population: bool) -> jax.sharding.Mesh | Non
 
 
 def with_shardings(
-    algorithm: Algorithm, state: State, over: jax.sharding.Mesh | None, is_population: bool
+    algorithm: Algorithm, state: State, mesh: jax.sharding.Mesh | None, is_population: bool
 ) -> State:
-    """Return the abstract state with a sharding for each leaf.
+    """Return the shapes of a state with a sharding for each leaf.
 
     Args:
         algorithm: Algorithm of the run.
         state: Shapes and types of the state.
-        over: Device mesh, or None to leave the state unchanged.
+        mesh: Device mesh, or None to return `state` unchanged.
         is_population: Whether the leaves have a leading axis of members.
 
     Returns:
         Shapes, types and shardings of the state.
     """
-    if over is None:
+    if mesh is None:
         return state
     if is_population:
-        where = jax.sharding.NamedSharding(over, jax.sharding.PartitionSpec("members"))
-        places = jax.tree.map(lambda _: where, state)
+        member_sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("members"))
+        shardings = jax.tree.map(lambda _: member_sharding, state)
     else:
-        places = sharding.make_run_shardings(state, algorithm.placement(state), over)
+        shardings = sharding.make_run_shardings(state, algorithm.placement(state), mesh)
     return jax.tree.map(
-        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings
     )

@@ -186,19 +186,19 @@ def adapt_to_environment(spec: Spec, environment: Environment | None = None) -> 
     return adapt_to_host(spec) if is_on_host(made) else spec
 
 
-def make_environment(spec: Spec, evaluated: bool = False) -> Environment:
+def make_environment(spec: Spec, is_evaluation: bool = False) -> Environment:
     """Return the environment of a specification. It is made once and then cached.
 
     Args:
         spec: Specification of the run.
-        evaluated: Whether to apply the arguments for evaluations (`eval_arguments`).
+        is_evaluation: Whether to apply the arguments for evaluations (`eval_arguments`).
 
     Raises:
         UsageError: If the environment cannot be made.
     """
-    arguments = spec.arguments | (spec.eval_arguments if evaluated else {})
+    arguments = spec.arguments | (spec.eval_arguments if is_evaluation else {})
     return _objects_by_spec.get_or_make(
-        spec, ("environment", evaluated), lambda: _make_known_environment(spec, arguments)
+        spec, ("environment", is_evaluation), lambda: _make_known_environment(spec, arguments)
     )
 
 
@@ -256,7 +256,7 @@ def _make_evaluation_environment(spec: Spec) -> Environment:
         spec,
         "evaluated",
         lambda: wrap_for_networks(
-            spec, make_environment(spec, evaluated=bool(spec.eval_arguments))
+            spec, make_environment(spec, is_evaluation=bool(spec.eval_arguments))
         ),
     )
 
@@ -323,8 +323,8 @@ def compile_program(
     environment: Environment | None = None,
     make_network: NetworkFn | None = None,
     *,
-    begins: bool = True,
-    evaluates: bool = True,
+    should_initialize: bool = True,
+    should_evaluate: bool = True,
 ) -> Program:
     """Trace and compile the programs of a run in parallel.
 
@@ -336,8 +336,8 @@ def compile_program(
         environment: Environment object, or None if the environment is made from its id.
         make_network: Function that maps a random key to a network, or None if settings describe the
             network.
-        begins: Whether to compile the program for the initial state.
-        evaluates: Whether to compile the program for evaluations.
+        should_initialize: Whether to compile the program for the initial state.
+        should_evaluate: Whether to compile the program for evaluations.
 
     Returns:
         The program.
@@ -350,29 +350,29 @@ def compile_program(
     shown = evaluation_environment(spec, environment)
     is_population = spec.num_members > 1
     make_functions = population_functions if is_population else _single_run_functions
-    parts = make_functions(spec, algorithm, shown)
+    functions = make_functions(spec, algorithm, shown)
     capacity = _segment_capacity(spec)
     if is_on_host(environment):
-        return _compile_host_program(spec, algorithm, parts, (environment, shown), capacity)
-    compiled = jit_functions(spec, parts, segment(parts.algorithm, capacity))
+        return _compile_host_program(spec, algorithm, functions, (environment, shown), capacity)
+    compiled = jit_functions(spec, functions, segment(functions.algorithm, capacity))
     state, replicate = compiled.abstract_state, compiled.replicate
     training = _make_training_programs(spec, algorithm, compiled)
     started = time.monotonic()
-    run_key, config = replicate(parts.run_key), replicate(parts.config)
+    run_key, config = replicate(functions.run_key), replicate(functions.config)
     lowered = {}
-    if begins:
-        lowered["begin"] = compiled.begin.lower(run_key, config)
-    if evaluates:
-        lowered["evaluate"] = compiled.evaluate.lower(state, replicate(parts.eval_key))
+    if should_initialize:
+        lowered["init"] = compiled.init.lower(run_key, config)
+    if should_evaluate:
+        lowered["evaluate"] = compiled.evaluate.lower(state, replicate(functions.eval_key))
     ready = _compile_lowered(lowered, training)
-    begin = ready["begin"] if begins else compiled.begin
-    evaluate_state = ready["evaluate"] if evaluates else compiled.evaluate
+    begin = ready["init"] if should_initialize else compiled.init
+    evaluate_state = ready["evaluate"] if should_evaluate else compiled.evaluate
     training.compile_seconds = time.monotonic() - started
 
     def init() -> Any:
         state = background.execute(begin, run_key, config)
-        is_placed = compiled.where is None or compiled.replicated_sharding is not None
-        return state if is_placed else jax.device_put(state, compiled.where)
+        is_placed = compiled.state_sharding is None or compiled.replicated_sharding is not None
+        return state if is_placed else jax.device_put(state, compiled.state_sharding)
 
     def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
         training.make()
@@ -380,7 +380,7 @@ def compile_program(
         return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     def evaluate(state: State, updates: int) -> Episodes:
-        key = replicate(_evaluation_key(spec, parts.eval_key, updates))
+        key = replicate(_evaluation_key(spec, functions.eval_key, updates))
         return jax.device_get(background.execute(evaluate_state, state, key))
 
     def evolve_members(state: State) -> tuple[State, Generation]:
@@ -388,7 +388,7 @@ def compile_program(
         return training.evolve(state)
 
     return Program(
-        algorithm=parts.algorithm,
+        algorithm=functions.algorithm,
         environment=shown,
         num_members=spec.num_members if is_population else None,
         abstract_state=state,
@@ -426,7 +426,7 @@ def _make_training_programs(
             spec,
             population(algorithm),
             compiled.abstract_state,
-            compiled.where,
+            compiled.state_sharding,
             compiled.replicated_sharding,
         )
 
@@ -436,31 +436,39 @@ def _make_training_programs(
 def _compile_host_program(
     spec: Spec,
     algorithm: Algorithm,
-    parts: RunFunctions,
-    places: tuple[Environment, Environment],
+    functions: RunFunctions,
+    environments: tuple[Environment, Environment],
     capacity: int,
 ) -> Program:
-    """Compile the programs of a run with simulators on the host."""
-    acts = SimulatorRunner(spec, algorithm, parts.algorithm, places, parts.abstract)
+    """Compile the functions of a run with simulators on the host.
+
+    `environments` are those of training and evaluation, and `capacity` is the maximum number of
+    updates per call.
+    """
+    acts = SimulatorRunner(
+        spec, algorithm, functions.algorithm, environments, functions.abstract_state
+    )
     many = spec.num_members > 1
-    begin = jax.jit(parts.algorithm.init)
-    evolving_members = _compile_evolve(spec, population(algorithm), parts.abstract, None, None)
+    begin = jax.jit(functions.algorithm.init)
+    evolving_members = _compile_evolve(
+        spec, population(algorithm), functions.abstract_state, None, None
+    )
     training = TrainingPrograms(lambda: (acts.compile(capacity), {}), lambda: evolving_members)
 
     def evaluate(state: State, updates: int) -> Episodes:
-        key = _evaluation_key(spec, parts.eval_key, updates)
+        key = _evaluation_key(spec, functions.eval_key, updates)
         return acts.evaluate(state, list(key) if many else [key])
 
     def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
         training.make()
         return acts.advance(state, num_updates)
 
-    init = functools.partial(background.execute, begin, parts.run_key, parts.config)
+    init = functools.partial(background.execute, begin, functions.run_key, functions.config)
     return Program(
-        algorithm=parts.algorithm,
-        environment=places[1],
+        algorithm=functions.algorithm,
+        environment=environments[1],
         num_members=spec.num_members if many else None,
-        abstract_state=parts.abstract,
+        abstract_state=functions.abstract_state,
         init=init,
         advance=advance,
         evaluate=evaluate,
@@ -495,46 +503,50 @@ def _compile_lowered(
 
 
 def make_run_evaluator(
-    spec: Spec, algorithm: Algorithm, shown: Environment
+    spec: Spec, algorithm: Algorithm, eval_environment: Environment
 ) -> Callable[[Any, jax.Array], Episodes]:
     """Return the evaluation function of one member. It maps `(state, key)` to episodes.
 
     Args:
         spec: Specification of the run.
         algorithm: Algorithm of one member.
-        shown: Environment of evaluations.
+        eval_environment: Environment of evaluations.
     """
     options = spec.options
     return make_evaluator(
-        shown,
+        eval_environment,
         algorithm,
         options.eval_episodes or COMPILED_EVAL_EPISODES,
-        max_eval_steps(shown, spec),
+        max_eval_steps(eval_environment, spec),
         not options.eval_stochastic,
         info=options.info,
     )
 
 
-def _single_run_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -> RunFunctions:
+def _single_run_functions(
+    spec: Spec, algorithm: Algorithm, eval_environment: Environment
+) -> RunFunctions:
     (member,) = spec.members()
     seed = int(member["seed"])
     return RunFunctions(
         algorithm=algorithm,
-        evaluate=make_run_evaluator(spec, algorithm, shown),
+        evaluate=make_run_evaluator(spec, algorithm, eval_environment),
         config=_member_config(spec, member),
         run_key=keys.training_key(seed),
         eval_key=keys.evaluation_key(_evaluation_seed(spec, seed)),
-        abstract=abstract_member_state(spec, algorithm),
+        abstract_state=abstract_member_state(spec, algorithm),
     )
 
 
-def population_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -> RunFunctions:
+def population_functions(
+    spec: Spec, algorithm: Algorithm, eval_environment: Environment
+) -> RunFunctions:
     """Return the functions of a population, vectorized over its members.
 
     Args:
         spec: Specification of the run.
         algorithm: Algorithm of one member.
-        shown: Environment of evaluations.
+        eval_environment: Environment of evaluations.
 
     Raises:
         UsageError: If sizes in the settings are not divisible or are too large.
@@ -543,7 +555,7 @@ def population_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -
     members = spec.members()
     seeds = [int(member["seed"]) for member in members]
     running = population(algorithm)
-    evaluate = jax.vmap(make_run_evaluator(spec, algorithm, shown))
+    evaluate = jax.vmap(make_run_evaluator(spec, algorithm, eval_environment))
     config = jax.tree.map(
         lambda *leaves: jnp.asarray(leaves), *(_member_config(spec, member) for member in members)
     )
@@ -559,7 +571,7 @@ def population_functions(spec: Spec, algorithm: Algorithm, shown: Environment) -
         config=config,
         run_key=run_key,
         eval_key=_stack_keys(keys.evaluation_key, [_evaluation_seed(spec, s) for s in seeds]),
-        abstract=jax.eval_shape(running.init, shapes, config),
+        abstract_state=jax.eval_shape(running.init, shapes, config),
     )
 
 
@@ -583,10 +595,10 @@ def _apply_to_members(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 def _compile_evolve(
     spec: Spec,
-    members: Algorithm,
-    placed: State,
-    where: PyTree,
-    all_have: jax.sharding.Sharding | None,
+    algorithm: Algorithm,
+    abstract_state: State,
+    state_sharding: PyTree,
+    replicated_sharding: jax.sharding.Sharding | None,
 ) -> Callable[[State], tuple[State, Generation]] | None:
     """Compile one generation of an evolving population, or return None if the run does not evolve.
 
@@ -594,13 +606,13 @@ def _compile_evolve(
     """
     if not spec.updates_per_generation:
         return None
-    places = None if where is None else (where, all_have)
+    out_shardings = None if state_sharding is None else (state_sharding, replicated_sharding)
     jitted = jax.jit(
-        lambda state: evolve(members, state, spec.evolve, spec.method),
+        lambda state: evolve(algorithm, state, spec.evolve, spec.method),
         donate_argnums=0,
-        out_shardings=places,
+        out_shardings=out_shardings,
     )
-    compiled = background.compile_for_arguments(jitted, placed)
+    compiled = background.compile_for_arguments(jitted, abstract_state)
 
     def run(state: State) -> tuple[State, Generation]:
         state, generation = background.execute(compiled, state)

@@ -65,70 +65,80 @@ def check_run(
 
 def _check_run(spec: Spec, environment: Environment | None, make_network: NetworkFn | None) -> None:
     check_step_counts(spec)
-    own = environment is not None or make_network is not None
+    has_user_objects = environment is not None or make_network is not None
     is_population = spec.num_members > 1
-    over = make_device_mesh(spec, is_population)
+    mesh = make_device_mesh(spec, is_population)
     with (
         cache.enable_for_checks(),
-        memory_estimate.explain_tracing_errors(own, "the network and the first state"),
-        mesh_context_fn(over, is_population)(),
+        memory_estimate.explain_tracing_errors(has_user_objects, "the network and the first state"),
+        mesh_context_fn(mesh, is_population)(),
     ):
         algorithm, environment = programs.build_algorithm_and_environment(
             spec, environment, make_network
         )
-        shown = programs.evaluation_environment(spec, environment)
+        eval_environment = programs.evaluation_environment(spec, environment)
         check_workers(environment, spec.options.env_workers, spec.options.env_restarts)
         if processes.num_processes() > 1:
             memory_estimate.check_distributed_run(spec, is_on_host(environment))
         if is_on_host(environment):
             check_rollouts(spec.algorithm, algorithm, environment, int(spec.options.devices))
             # For compiled environments, tracing an evaluation includes this check.
-            validate_reductions(shown, spec.options.info)
-        one = programs.abstract_member_state(spec, algorithm)
-    memory_estimate.check_state_memory(spec, one, algorithm)
+            validate_reductions(eval_environment, spec.options.info)
+        member_state = programs.abstract_member_state(spec, algorithm)
+    memory_estimate.check_state_memory(spec, member_state, algorithm)
     if spec.evolve:
         with (
             cache.enable_for_checks(),
-            memory_estimate.explain_tracing_errors(own, "an update of the population"),
+            memory_estimate.explain_tracing_errors(has_user_objects, "an update of the population"),
         ):
-            _check_evolution(spec, algorithm, one, (environment, shown))
+            _check_evolution(spec, algorithm, member_state, (environment, eval_environment))
     if is_on_host(environment):
         return
     if not is_population:
-        with_shardings(algorithm, one, over, is_population)
-    memory_estimate.check_update_memory(spec, algorithm, one, environment, own)
+        with_shardings(algorithm, member_state, mesh, is_population)
+    memory_estimate.check_update_memory(
+        spec, algorithm, member_state, environment, has_user_objects
+    )
     memory_estimate.check_evaluation_memory(
-        programs.make_run_evaluator(spec, algorithm, shown),
-        one,
-        shown,
+        programs.make_run_evaluator(spec, algorithm, eval_environment),
+        member_state,
+        eval_environment,
         spec.options.eval_episodes or COMPILED_EVAL_EPISODES,
         spec.num_members,
-        own,
+        has_user_objects,
     )
 
 
 def _check_evolution(
-    spec: Spec, algorithm: Algorithm, one: State, places: tuple[Environment, Environment]
+    spec: Spec,
+    algorithm: Algorithm,
+    member_state: State,
+    environments: tuple[Environment, Environment],
 ) -> None:
-    """Raise UsageError if the algorithm does not report the metric that selects members."""
-    metric, on_host = spec.evolve_metric, is_on_host(places[0])
+    """Raise UsageError if the algorithm does not report the metric that selects members.
+
+    `environments` are those of training and evaluation.
+    """
+    metric, on_host = spec.evolve_metric, is_on_host(environments[0])
     if metric == EPISODE_RETURN:
         # Environments on the host always have episodes.
-        if on_host or has_episode_metrics(algorithm, one):
+        if on_host or has_episode_metrics(algorithm, member_state):
             return
-        known = ", ".join(jax.eval_shape(algorithm.step, one)[1].values) or "none"
+        known = ", ".join(jax.eval_shape(algorithm.step, member_state)[1].values) or "none"
         raise UsageError(
             f"evolve_metric must be a metric that {spec.algorithm} reports, got {metric}, but "
             f"{spec.algorithm} does not report episodes. Set --evolve-metric to one of its "
             f"metrics: {known}."
         )
-    parts = programs.population_functions(spec, algorithm, places[1])
+    parts = programs.population_functions(spec, algorithm, environments[1])
     # Both raise UnknownNameError for an unknown metric.
     if on_host:
-        runner = SimulatorRunner(spec, algorithm, parts.algorithm, places, parts.abstract)
-        jax.eval_shape(runner.learn, parts.abstract, runner.abstract)
+        runner = SimulatorRunner(
+            spec, algorithm, parts.algorithm, environments, parts.abstract_state
+        )
+        jax.eval_shape(runner.learn, parts.abstract_state, runner.abstract)
     else:
-        jax.eval_shape(parts.algorithm.step, parts.abstract)
+        jax.eval_shape(parts.algorithm.step, parts.abstract_state)
 
 
 def has_episode_metrics(algorithm: Algorithm, state: State) -> bool:

@@ -123,7 +123,9 @@ class TrainingPrograms:
 
 
 def agree_on_stop_and_pace(
-    session: "rollax.training.session.Session", asked: StopRequest, agreed: StopRequest
+    session: "rollax.training.session.Session",
+    local_request: StopRequest,
+    agreed_request: StopRequest,
 ) -> None:
     """Synchronize stop, checkpoint and length of the next segment across all processes.
 
@@ -132,8 +134,8 @@ def agree_on_stop_and_pace(
 
     Args:
         session: Session of the run. Its segment length and checkpoint flag are updated.
-        asked: Stop request of this process.
-        agreed: Stop request that receives the same signal on all processes.
+        local_request: Stop request of this process.
+        agreed_request: Stop request that receives the same signal on all processes.
     """
     minutes = (time.monotonic() - session.last_checkpoint_time) / 60
     late = 0 < session.spec.options.checkpoint_minutes <= minutes
@@ -143,8 +145,12 @@ def agree_on_stop_and_pace(
         else 1.0
     )
     if processes.num_processes() > 1:
-        told = processes.all_gather_numbers(asked.signal_number or 0, late, pace)
-        agreed.signal_number, late, pace = int(told[:, 0].max()) or None, told[0, 1], told[0, 2]
+        gathered = processes.all_gather_numbers(local_request.signal_number or 0, late, pace)
+        agreed_request.signal_number, late, pace = (
+            int(gathered[:, 0].max()) or None,
+            gathered[0, 1],
+            gathered[0, 2],
+        )
     session.is_checkpoint_overdue, session.updates_per_segment = bool(late), float(pace)
 
 
@@ -157,7 +163,7 @@ def finish_compilation(session: "rollax.training.session.Session") -> None:
     if session.program.training.is_ready:
         return
     started = time.monotonic()
-    session.show.status("compiling")
+    session.display.status("compiling")
     with set_activity("compilation"):
         session.program.training.make()
     # Compilation does not count as time of the run.
@@ -178,7 +184,7 @@ def report_compilation(session: "rollax.training.session.Session") -> None:
     """Show a message about compilation if the training programs are compiled."""
     program = session.program
     if program.training.is_ready:
-        session.show.message(program.training.describe(program.num_members))
+        session.display.message(program.training.describe(program.num_members))
 
 
 def restart_simulator_episodes(
@@ -219,7 +225,7 @@ def connect_simulators(
     """
 
     def report_evaluation(playing: EpisodeTracker) -> None:
-        session.show.status(
+        session.display.status(
             f"evaluating: {playing.num_finished} of {playing.returns.size} episodes finished, "
             f"{playing.num_steps:,} steps"
         )
@@ -272,7 +278,7 @@ def warn_about_archive(session: "rollax.training.session.Session", rows: Metrics
         warnings.append(archive_warnings.describe_negative_qd_score(first))
     for warning in warnings:
         if warning is not None:
-            session.show.message(f"warning: {warning}")
+            session.display.message(f"warning: {warning}")
 
 
 def _common_threshold_start(spec: Spec) -> float | None:
@@ -294,7 +300,7 @@ def warn_about_nonfinite_members(session: "rollax.training.session.Session", row
         member = ", ".join(
             f"{name} {value:g}" for name, value in session.spec.members()[index].items()
         )
-        session.show.message(
+        session.display.message(
             f"warning: member {index} ({member}) is no longer finite. The other members continue."
         )
     session.bad = bad | known
@@ -326,7 +332,7 @@ def evaluate_custom_metrics(
     except UsageError as error:
         if session.updates == 0:
             raise
-        session.show.message(
+        session.display.message(
             f"warning: {error} The evaluation of step {session.num_frames:,} is kept without it."
         )
     return found | {USER_METRICS_KEY: list(found)}
@@ -353,7 +359,7 @@ def should_stop_early(session: "rollax.training.session.Session") -> bool:
     try:
         if condition is not None and is_condition_met(condition, evaluated):
             values = describe_condition_values(condition, evaluated)
-            session.show.message(
+            session.display.message(
                 f"stop_when: {condition} holds at step {session.num_frames:,} ({values})"
             )
             enough = True
@@ -362,7 +368,7 @@ def should_stop_early(session: "rollax.training.session.Session") -> bool:
     except UsageError as error:
         if session.updates == 0:
             raise
-        session.show.message(
+        session.display.message(
             f"warning: {error} Training continues without a stop at step {session.num_frames:,}."
         )
     return bool(processes.all_gather_numbers(enough)[0, 0])

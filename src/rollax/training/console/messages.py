@@ -165,12 +165,12 @@ def _format_command(step: _NextStep, spec: Spec, folder: Path) -> str:
     return f"  {words}    {step.remark}" if step.remark else f"  {words}"
 
 
-def _format_statements(steps: list[_NextStep]) -> list[str]:
+def _format_statements(next_steps: list[_NextStep]) -> list[str]:
     """Return lines with the Python statements of steps, in two columns."""
-    width = max(len(step.statement) for step in steps if step.statement.startswith("result."))
+    width = max(len(step.statement) for step in next_steps if step.statement.startswith("result."))
     return [
         "  Next steps, where result is the returned value:",
-        *(f"    {step.statement:<{width}}    {step.remark}" for step in steps),
+        *(f"    {step.statement:<{width}}    {step.remark}" for step in next_steps),
     ]
 
 

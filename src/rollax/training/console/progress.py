@@ -187,26 +187,26 @@ class ResilientDisplay:
     in messages become Python keywords.
     """
 
-    def __init__(self, show: Display) -> None:
-        self._show, self._is_output_lost = show, False
+    def __init__(self, display: Display) -> None:
+        self._display, self._is_output_lost = display, False
 
     def message(self, text: str) -> None:
         text = text if is_command_running() else options_to_keywords(text)
-        self._call_safely(self._show.message, text)
+        self._call_safely(self._display.message, text)
 
     def status(self, text: str) -> None:
-        self._call_safely(self._show.status, text)
+        self._call_safely(self._display.status, text)
 
     def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
-        self._call_safely(self._show.progress, done, total, figures)
+        self._call_safely(self._display.progress, done, total, figures)
 
     def picture(self, make: Callable[[], Text | None]) -> None:
-        show = getattr(self._show, "picture", None)  # optional for a user's display
+        show = getattr(self._display, "picture", None)  # optional for a user's display
         if show is not None:
             self._call_safely(show, make)
 
     def close(self) -> None:
-        self._call_safely(self._show.close)
+        self._call_safely(self._display.close)
 
     def _call_safely(
         self, show: Callable[P, None], *arguments: P.args, **keywords: P.kwargs

@@ -257,16 +257,19 @@ class AskTell:
         return len(self._arguments["low"])
 
 
-def _validate_start(size: int, start: object) -> np.ndarray | None:
+def _validate_start(num_dimensions: int, start: object) -> np.ndarray | None:
     """Return the initial solution, [D] or None, or raise UsageError if it is not valid."""
-    if not 1 <= size <= MAX_INT32:
-        raise UsageError(f"dimensions must be between 1 and {MAX_INT32}, got {format_value(size)}.")
+    if not 1 <= num_dimensions <= MAX_INT32:
+        raise UsageError(
+            f"dimensions must be between 1 and {MAX_INT32}, got {format_value(num_dimensions)}."
+        )
     if start is None:
         return None
     first = _to_float_array("start", start)
-    if first.shape != (size,) or not np.isfinite(first).all():
+    if first.shape != (num_dimensions,) or not np.isfinite(first).all():
         raise UsageError(
-            f"start must be {size} (dimensions) finite numbers, got {format_value(start)}."
+            f"start must be {num_dimensions} (dimensions) finite numbers, "
+            f"got {format_value(start)}."
         )
     return first
 
@@ -305,7 +308,11 @@ def _check_memory(init: InitFn, settings: Config) -> None:
 
 
 def _make_external_task(
-    name: str, size: int, low: tuple[float, ...], high: tuple[float, ...], num_objectives: int
+    name: str,
+    num_dimensions: int,
+    low: tuple[float, ...],
+    high: tuple[float, ...],
+    num_objectives: int,
 ) -> Task:
     """Return a task for external scores. Its `score` function is a placeholder."""
     check_bounds(low, high)
@@ -319,7 +326,7 @@ def _make_external_task(
     return Task(
         f"{name}, scored elsewhere,",
         score,
-        Box(-float("inf"), float("inf"), (size,)),
+        Box(-float("inf"), float("inf"), (num_dimensions,)),
         Box(low, high, (len(low),)),
         has_external_scores=True,
         objectives=score_objectives if num_objectives else None,

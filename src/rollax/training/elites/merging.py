@@ -168,27 +168,30 @@ def collect_elites(policy: Policy) -> ScoredSolutions:
 
 
 def check_compatible(
-    first: Policy, second_policy: Policy, a: ScoredSolutions, b: ScoredSolutions
+    first_policy: Policy,
+    second_policy: Policy,
+    first_elites: ScoredSolutions,
+    second_elites: ScoredSolutions,
 ) -> None:
     """Check that the elites of two archives can be inserted into one archive.
 
     Args:
-        first: Policy of the first archive.
+        first_policy: Policy of the first archive.
         second_policy: Policy of the second archive.
-        a: Elites of the first archive.
-        b: Elites of the second archive.
+        first_elites: Elites of the first archive.
+        second_elites: Elites of the second archive.
 
     Raises:
         UsageError: If environments, descriptors or shapes of solutions differ.
     """
-    names = first.spec.environment, second_policy.spec.environment
+    names = first_policy.spec.environment, second_policy.spec.environment
     if names[0] != names[1]:
         raise UsageError(
             f"Archives must be of the same environment, got {names[0]} and {names[1]}, whose "
             "fitness cannot be compared. Choose archives of one environment."
         )
-    if a.descriptor.shape[1:] != b.descriptor.shape[1:]:
-        sizes = a.descriptor.shape[1], b.descriptor.shape[1]
+    if first_elites.descriptor.shape[1:] != second_elites.descriptor.shape[1:]:
+        sizes = first_elites.descriptor.shape[1], second_elites.descriptor.shape[1]
         raise UsageError(
             f"Descriptors must have the same dimensions, got {sizes[0]} and {sizes[1]}. Choose "
             "archives with the same descriptor."
@@ -198,7 +201,7 @@ def check_compatible(
             (str(path), x.shape[1:], x.dtype)
             for path, x in jax.tree.leaves_with_path((y.solution, y.extras))
         ]
-        for y in (a, b)
+        for y in (first_elites, second_elites)
     ]
     if shapes[0] != shapes[1]:
         raise UsageError(

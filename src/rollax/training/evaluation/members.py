@@ -21,7 +21,7 @@ def score_members(
     step: int,
     episodes: Episodes,
     agent_types: tuple[str, ...],
-    metric: MetricsFn | None,
+    metrics_fn: MetricsFn | None,
     values: MetricValues | None = None,
 ) -> MemberScores:
     """Return the value of `options.best_metric` for each member, over the member's episodes.
@@ -31,10 +31,10 @@ def score_members(
 
     Args:
         spec: Specification of the run.
-        step: Environment frames at the evaluation.
+        step: Environment steps at the evaluation.
         episodes: Episode records with leading axis [P].
         agent_types: Type of each agent.
-        metric: Custom metrics function, or None. It is called with the episodes of each member.
+        metrics_fn: Custom metrics function, or None. It is called with the episodes of each member.
         values: Metrics of the whole population. If `best_metric` is a custom metric with a list of
             one number per member, these numbers are the scores.
 
@@ -48,7 +48,7 @@ def score_members(
     if isinstance(custom, list) and len(custom) == len(singles):
         custom_values = custom
     scores = [
-        _score_member(name, single, agent_types, metric, value)
+        _score_member(name, single, agent_types, metrics_fn, value)
         for single, value in zip(singles, custom_values, strict=True)
     ]
     return MemberScores(metric=name, step=step, num_generations=0, values=scores)
@@ -74,7 +74,7 @@ def _score_member(
     name: str,
     episodes: Episodes,
     agent_types: tuple[str, ...],
-    metric: MetricsFn | None,
+    metrics_fn: MetricsFn | None,
     custom_value: float | None,
 ) -> float | None:
     """Return the score of one member, or None if the member cannot be ranked.
@@ -84,9 +84,9 @@ def _score_member(
     values = default_metrics(episodes, agent_types, name in _INTERVAL_METRICS)
     if custom_value is not None:
         values |= {name: custom_value}
-    elif metric is not None and name not in values:
+    elif metrics_fn is not None and name not in values:
         try:
-            values |= compute_custom_metrics(metric, episodes, values)
+            values |= compute_custom_metrics(metrics_fn, episodes, values)
         except UsageError:  # a custom function for populations may fail for a single member
             return None
     return rank_value(name, values)

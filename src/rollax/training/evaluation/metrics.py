@@ -203,7 +203,7 @@ def format_training_metrics(
 
 
 def _format_mean(values: float | list[float]) -> str:
-    """Format the mean over finite members, with their number if some members are not finite."""
+    """Format the mean of the finite values, such as "482", or "482 (3 of 4 members)"."""
     array = np.asarray(values, float)
     finite = array[np.isfinite(array)]
     if not finite.size:
@@ -220,7 +220,8 @@ def format_return(
     Args:
         values: Metrics of the evaluation.
         num_members: Number of members of a population, 0 for a single run.
-        is_closed_form: Whether solutions are scored without episodes. The length is then omitted.
+        is_closed_form: Whether the environment scores solutions by a function, without episodes.
+            The length is then omitted.
         mode: How actions were chosen ("greedy" or "sampled"), or "" to omit it.
 
     Returns:
@@ -282,7 +283,7 @@ def format_evaluation(
         names: Names of metrics to include. Names with a slash, such as "achievements/eat_cow", are
             skipped. Custom metrics are always included.
         num_members: Number of members of a population, 0 for a single run.
-        is_closed_form: Whether solutions are scored without episodes.
+        is_closed_form: Whether the environment scores solutions by a function, without episodes.
         mode: How actions were chosen ("greedy" or "sampled"), or "" to omit it.
 
     Returns:

@@ -40,7 +40,7 @@ def evaluate_if_due(session: Session) -> bool:
     """
     if not _is_evaluation_due(session) or session.recorder.has_evaluation(session.num_frames):
         return False
-    session.show.status("evaluating")
+    session.display.status("evaluating")
     started = time.monotonic()
     try:
         with set_activity("evaluation"):
@@ -130,9 +130,9 @@ def _show_evaluation(session: Session, episodes: Episodes, values: MetricValues)
         is_closed_form=has_closed_form(environment),
         mode="sampled" if spec.options.eval_stochastic else "greedy",
     )
-    session.show.message(f"{session.num_frames:>13,} steps  {text}")
+    session.display.message(f"{session.num_frames:>13,} steps  {text}")
     if processes.num_processes() == 1:  # other processes hold parts of the state
-        session.show.picture(lambda: _render_map(session))
+        session.display.picture(lambda: _render_map(session))
     if values["unfinished"] > 0:
         limit = programs.max_eval_steps(environment, spec)
         session.warn(

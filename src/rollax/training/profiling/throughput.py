@@ -103,7 +103,7 @@ def run_benchmark(spec: Spec, rounds: int, notify_fn: Callable[[str], None]) -> 
     run_check.check_run(spec)
     jax.clear_caches()  # otherwise functions that the check traced would not be traced again
     notify_fn("compiling")
-    program = programs.compile_program(spec, evaluates=False)
+    program = programs.compile_program(spec, should_evaluate=False)
     program.training.make()
     memory_before = _peak_memory_bytes()
     state = [program.init()]

@@ -315,20 +315,22 @@ def _git_commit() -> str | None:
             return None
         if (folder / ".git").exists():
             break
-    describe = [
-        "git",
-        "-c",
-        "core.fsmonitor=false",
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-    ]
     try:
-        git = subprocess.run(describe, capture_output=True, text=True, timeout=5, check=False)
+        commit = _run_git("describe", "--always", "--abbrev=40")
+        changes = _run_git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return git.stdout.strip() or None
+    return f"{commit}-dirty" if commit and changes else commit or None
+
+
+def _run_git(*arguments: str) -> str:
+    """Return the output of a git command that takes no lock and runs no program of the repository.
+
+    `git describe --dirty` would take a lock, which remains if the command is killed at its timeout.
+    """
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    return done.stdout.strip()
 
 
 def _to_plain_values(value: object) -> Any:

@@ -20,7 +20,7 @@ class Phase:
     """Part of a run that begins with changed settings.
 
     Attributes:
-        step: Environment frames at which the phase begins.
+        step: Environment steps at which the phase begins.
         changes: `(old, new)` of each changed value, keyed by its path in config.yaml, such as
             "config.clip" or "arguments".
         run: Folder of the run that this run continues, or None if the run itself was resumed.

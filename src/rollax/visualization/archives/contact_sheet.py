@@ -62,7 +62,7 @@ class Tile(NamedTuple):
 @standard_numerics()
 @coerce_arguments(
     folder=Path,
-    number=int,
+    num_elites=int,
     out=Path | None,
     checkpoint=str | int,
     **EPISODE_ARGUMENT_TYPES,
@@ -70,7 +70,7 @@ class Tile(NamedTuple):
 )
 def write_contact_sheet(
     folder: RunPath,
-    number: int,
+    num_elites: int,
     out: Path | str | None = None,
     checkpoint: str | int = "last",
     seed: int = 0,
@@ -90,7 +90,7 @@ def write_contact_sheet(
 
     Args:
         folder: Run folder.
-        number: Number of elites, from 1 to 144.
+        num_elites: Number of elites, from 1 to 144.
         out: Output file ending in .png. Defaults to `figures/sheet.png` in the run folder.
         checkpoint: `"last"`, `"best"` or a step, as in `load`.
         seed: Seed of the episodes.
@@ -106,16 +106,16 @@ def write_contact_sheet(
 
     Raises:
         UsageError: If the run, the checkpoint or the archive does not exist, or the environment has
-            no episodes. Also if `number` is out of range, or `out` does not end in .png or cannot
-            be written.
+            no episodes. Also if `num_elites` is out of range, or `out` does not end in .png or
+            cannot be written.
     """
     target = figures_folder(Path(folder)) / "sheet.png" if out is None else Path(out)
     if target.suffix.lower() != ".png":
         raise UsageError(f"The output file must end in .png, got {target}.")
     if checkpoint == ALL_CHECKPOINTS:
         raise UsageError("--checkpoint all requires a .gif or .mp4. Leave --sheet out.")
-    if not 1 <= number <= MAX_TILES:
-        raise UsageError(f"sheet must be between 1 and {MAX_TILES} elites, got {number}.")
+    if not 1 <= num_elites <= MAX_TILES:
+        raise UsageError(f"sheet must be between 1 and {MAX_TILES} elites, got {num_elites}.")
     policy = load(
         folder,
         checkpoint=checkpoint,
@@ -128,7 +128,7 @@ def write_contact_sheet(
         warn_fn(warning)
     elites = selection.get_elites(policy)
     require_episodes(policy, folder)
-    sampled = farthest_point_sample(elites, number, descriptor_bounds(policy))
+    sampled = farthest_point_sample(elites, num_elites, descriptor_bounds(policy))
     places = sort_in_reading_order(elites, sampled)
     frames = select_frames(policy, places, seed, greedy)
     tiles = [
@@ -236,7 +236,9 @@ def select_frames(
     return selected
 
 
-def make_tile(policy: Policy, elites: Elites, index: int, frame: Frame, total: float) -> Tile:
+def make_tile(
+    policy: Policy, elites: Elites, index: int, frame: Frame, episode_return: float
+) -> Tile:
     """Build the tile of an elite.
 
     Args:
@@ -244,7 +246,7 @@ def make_tile(policy: Policy, elites: Elites, index: int, frame: Frame, total: f
         elites: Elites of the archive.
         index: Index of the elite.
         frame: Frame to draw.
-        total: Return of the episode.
+        episode_return: Return of the episode.
 
     Returns:
         Tile with the scaled image, the location and the scores of the elite.
@@ -261,7 +263,7 @@ def make_tile(policy: Policy, elites: Elites, index: int, frame: Frame, total: f
     if shape is not None:
         cell = np.unravel_index(index // int(elites.num_per_cell), shape)
         location += f"   cell {' '.join(map(str, cell))}"
-    return Tile(picture, location, float(elites.solutions.fitness[index]), total)
+    return Tile(picture, location, float(elites.solutions.fitness[index]), episode_return)
 
 
 def join_tiles(tiles: list[Tile], title: str) -> Image.Image:

@@ -150,7 +150,7 @@ def _describe_seeds(lines: list[PanelLine], scores: dict[str, list[np.ndarray]])
 
 
 def _independent_final_values(line: PanelLine) -> np.ndarray:
-    """Return the last value of each seed, or the mean over members that share founders, `[n]`."""
+    """Return the last value of each seed, `[n]`, or the mean over an evolved population, `[1]`."""
     values = line.values[-1]
     return values.mean(keepdims=True) if line.curve.has_shared_founders else values
 

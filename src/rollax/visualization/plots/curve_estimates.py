@@ -84,7 +84,7 @@ def estimate_curve(
 
 
 def select_estimator(curve: Curve) -> Callable[[np.ndarray], intervals.Estimate]:
-    """Return the estimator for a curve. For members that share founders, it has no interval."""
+    """Return the estimator for a curve. Without independent members, it has no interval."""
     return (
         intervals.estimate_without_interval
         if curve.has_shared_founders
@@ -176,7 +176,7 @@ class PanelLine(NamedTuple):
         values: Values of all seeds, `[K, p]`.
         middle: Interquartile mean over seeds, `[K]`.
         low: Lower end of the 95 % bootstrap interval, `[K]`. NaN for a single seed and for members
-            that share founders.
+            with common ancestors (`Curve.has_shared_founders`).
         high: Upper end of the 95 % bootstrap interval, `[K]`.
     """
 
@@ -234,12 +234,12 @@ def estimate_over_seeds(curve: Curve, values: np.ndarray) -> intervals.Estimated
     """Return interquartile means over the seeds of a curve with 95 % bootstrap intervals.
 
     Args:
-        curve: Curve of the values.
-        values: Values of the curve's p seeds at K points, `[K, p]`.
+        curve: Curve whose members have the values.
+        values: Values of the p members, one per seed, at K points, `[K, p]`.
 
     Returns:
-        The estimates. The ends of the intervals are NaN for a single seed and for members that
-        share founders.
+        The estimates. The ends of the intervals are NaN for a single member, and for members that
+        are not independent (`Curve.has_shared_founders`).
     """
     if curve.has_shared_founders:
         return intervals.iqm_over_seeds_without_interval(values)
@@ -247,7 +247,7 @@ def estimate_over_seeds(curve: Curve, values: np.ndarray) -> intervals.Estimated
 
 
 def count_independent_seeds(curve: Curve) -> int:
-    """Return the number of independent seeds: members, or founders if members share founders."""
+    """Return the number of members, or of their distinct ancestors in an evolved population."""
     founders = curve.run.founders
     return founders if founders is not None and curve.has_shared_founders else len(curve.members)
 
@@ -425,7 +425,8 @@ def describe_exclusions(curves: list[Curve], names: tuple[str, ...] = ()) -> lis
             metrics are checked.
 
     Returns:
-        At most `MAX_EXCLUSIONS` descriptions. If there are more, the last item is their number.
+        At most `MAX_EXCLUSIONS` descriptions. If there are more, the last item states how many
+        are omitted.
     """
     has_several_labels = len({curve.label for curve in curves}) > 1
     exclusions = list[str]()

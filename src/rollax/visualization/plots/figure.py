@@ -74,7 +74,7 @@ def write_figure(
         UsageError: If a folder is not a run, there is nothing to draw, the options are invalid, or
             a file cannot be written.
     """
-    options = check_options(figure)
+    options = validate_options(figure)
     folders = find_folders(runs, notify_fn)
     target = _resolve_output_path(folders, out, "paper.png" if options.is_for_paper else "")
     return save_figure(draw_figure(folders, options, notify_fn), target)
@@ -104,7 +104,7 @@ def draw_figure(
     Raises:
         UsageError: If a folder is not a run, there is nothing to draw, or the options are invalid.
     """
-    options = check_options(figure)
+    options = validate_options(figure)
     run_curves = merge_runs(read_runs(find_folders(runs, notify_fn), notify_fn), notify_fn)
     options = dataclasses.replace(options, only=resolve_metric_names(run_curves, options.only))
     if options.x == "time":
@@ -140,7 +140,7 @@ def save_figure(drawn: DrawnFigure, target: Path) -> list[Path]:
     return list(files)
 
 
-def check_options(figure: FigureOptions | None) -> FigureOptions:
+def validate_options(figure: FigureOptions | None) -> FigureOptions:
     """Validate figure options. None gives the default options, which draw an overview.
 
     Raises:

@@ -29,7 +29,7 @@ class FigureOptions:
 
     @property
     def is_for_paper(self) -> bool:
-        """Whether the figure has print size and shows selected metrics or aggregates."""
+        """Whether the figure has print size, because `only`, `columns` or `aggregate` is set."""
         return bool(self.only or self.columns or self.aggregate)
 
     def check(self) -> None:

@@ -66,29 +66,32 @@ COUNTER_FIELDS = ("step", "updates", "wall_time", "episodes")
 class RunCurves(NamedTuple):
     """Recorded metrics of a run: K evaluations of N episodes, M metric lines and P members.
 
-    Metric lines are the records of training metrics in metrics.jsonl. P is 1 for a single run. For
-    curves over wall time, `eval_step` and `step` are times.
+    Metric lines are the records of training metrics in metrics.jsonl. P is 1 for a single run. If
+    `resampling.use_wall_time` created the object, `eval_step` and `step` contain times instead of
+    steps.
 
     Attributes:
         folder: Run folder.
         spec: Specification of the run.
         eval_step: Steps of the evaluations, int `[K]`.
         returns: Evaluation returns, float `[K, P, N]`.
-        trials: Returns of the E episodes within each trial, float `[K, P, N, E]`. E is 0 if
-            episodes are not trials.
+        trials: Returns of each episode of a trial in environments where an agent keeps its memory
+            for E episodes of one task (`rl2/...`), float `[K, P, N, E]`. E is 0 in all other
+            environments.
         step: Steps of the metric lines, int `[M]`.
         metrics: Training metrics, keyed by name, float `[M, P]` each, or `[M, 1]` for a metric with
             one value for all members.
         agent_type: Agent type of the returns, or an empty string for a single type.
-        is_closed_form: Whether each evaluation consists of identical one-step episodes.
+        is_closed_form: Whether solutions are scored by the score function of the environment
+            (`ClosedFormEnvironment`) instead of episodes. All N returns are then equal.
         eval_time: Wall time of the evaluations in seconds, summed over all sessions, float `[K]`.
             NaN if unknown.
         time: Wall time of the metric lines in seconds, float `[M]`.
         eval_metrics: Evaluation metrics other than the return, keyed by name, float `[K, P, N]`
             each, or `[K, P, 1]` for metrics of the user's `metrics` function.
         axis: Label of the horizontal axis.
-        founders: Number of founders of an evolved population, which are the distinct initial
-            ancestors of its members. None if all members are independent.
+        founders: Number of distinct initial members that are ancestors of the current members of
+            an evolved population. None if all members are independent.
         user_metrics: Names in `eval_metrics` that come from the user's `metrics` function.
     """
 
@@ -133,7 +136,10 @@ class Curve(NamedTuple):
 
     @property
     def has_shared_founders(self) -> bool:
-        """Whether several members share founders, so that an interval over them is not valid."""
+        """Whether members may have common ancestors, so that an interval over them is not valid.
+
+        This is true for several members of an evolved population (see `RunCurves.founders`).
+        """
         return self.run.founders is not None and self.members.size > 1
 
 
@@ -253,7 +259,7 @@ class _Evaluations(NamedTuple):
     Attributes:
         step: Steps, int `[K]`.
         returns: Mean returns over the agents of a type, keyed by agent type, `[K, P, N]` each.
-        trials: Returns of the episodes within each trial, `[K, P, N, E]`.
+        trials: Returns of the episodes of each trial, `[K, P, N, E]` (see `RunCurves.trials`).
         metrics: Episode metrics other than the return, keyed by name, `[K, P, N]` each.
         has_identical_episodes: Whether all episodes of an evaluation are equal and one step long.
     """
@@ -372,7 +378,7 @@ def make_curves(runs: list[RunCurves], names: tuple[str, ...] = ()) -> list[Curv
 
 
 class _MemberGroup(NamedTuple):
-    """Members of a run with the same settings, and the fields that the label may contain."""
+    """Members of a run with equal settings, and the fields that their legend label may contain."""
 
     run: RunCurves
     members: np.ndarray
@@ -390,7 +396,7 @@ def _split_by_swept_value(run: RunCurves) -> list[_MemberGroup]:
 
 
 def _label_fields(run: RunCurves, swept_settings: dict[str, float]) -> LabelFields:
-    """Return the fields that a label may contain, in the order of their appearance in labels."""
+    """Return the settings that a legend label may contain, in the order of the label."""
     spec = run.spec
     network = {} if isinstance(spec.network, str) else vars(spec.network)
     options = {

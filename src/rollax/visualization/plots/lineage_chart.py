@@ -155,8 +155,8 @@ def draw_lineage(
 ) -> None:
     """Draw one panel over steps for each setting, and one for the fitness.
 
-    Ancestors of the final members have one color per founder, and the ancestors of `best` are
-    black. A thin line connects a parent with its copy.
+    Ancestors of the final members have one color per initial member, and the ancestors of `best`
+    are black. A thin line connects a parent with its copy.
 
     Args:
         figure: Empty matplotlib figure or subfigure.
@@ -279,7 +279,7 @@ def segment_style(descendants: np.ndarray, best: int, colors: dict[int, str]) ->
 
 
 def founder_colors(history: LineageHistory) -> dict[int, str]:
-    """Return colors keyed by the index of the final member. Each founder has one color."""
+    """Return colors keyed by the index of the final member, one color per initial ancestor."""
     founders = trace_ancestors(history.parent)[0].tolist()
     distinct = list(dict.fromkeys(founders))
     colors = dict(zip(distinct, sample_colormap(np.linspace(0.1, 0.9, len(distinct))), strict=True))

@@ -122,47 +122,47 @@ def make_episode_initializer(policy: Policy) -> Callable[[jax.Array, Any], Runni
 def init_episode(
     policy: Policy,
     key: jax.Array,
-    begin: Callable[[jax.Array, PyTree], RunningEpisodes] | None = None,
+    init_fn: Callable[[jax.Array, PyTree], RunningEpisodes] | None = None,
 ) -> RunningEpisodes:
     """Return an episode in its initial state.
 
     Args:
         policy: Policy that plays the episode.
         key: Random key of the initial state.
-        begin: Jitted function from `make_episode_initializer`. None creates it.
+        init_fn: Jitted function from `make_episode_initializer`. None creates it.
     """
     memory = jax.tree.map(lambda x: jnp.asarray(x)[None], policy.initial_carry())
-    return (begin or make_episode_initializer(policy))(key, memory)
+    return (init_fn or make_episode_initializer(policy))(key, memory)
 
 
 def record_episode(
     policy: Policy,
-    run: Callable[..., PyTree],
+    run_chunk_fn: Callable[..., PyTree],
     key: jax.Array,
     max_frames: int,
-    begin: Callable[[jax.Array, PyTree], RunningEpisodes] | None = None,
+    init_fn: Callable[[jax.Array, PyTree], RunningEpisodes] | None = None,
 ) -> RecordedEpisode:
     """Record one episode until it ends or reaches the time limit of evaluations.
 
     Args:
         policy: Policy that plays the episode.
-        run: Jitted function from `make_episode_runner`.
+        run_chunk_fn: Jitted function from `make_episode_runner`.
         key: Random key of the episode.
         max_frames: Maximum number of frames.
-        begin: Jitted function from `make_episode_initializer`. None creates it.
+        init_fn: Jitted function from `make_episode_initializer`. None creates it.
 
     Returns:
         The recorded episode. Its last frame is the last step of the episode.
     """
     reset_key, run_key = jax.random.split(key)
     return record_from_start(
-        policy, run, init_episode(policy, reset_key, begin), run_key, max_frames
+        policy, run_chunk_fn, init_episode(policy, reset_key, init_fn), run_key, max_frames
     )
 
 
 def record_from_start(
     policy: Policy,
-    run: Callable[..., PyTree],
+    run_chunk_fn: Callable[..., PyTree],
     running: RunningEpisodes,
     run_key: jax.Array,
     max_frames: int,
@@ -171,7 +171,7 @@ def record_from_start(
 
     Args:
         policy: Policy that plays the episode.
-        run: Jitted function from `make_episode_runner`.
+        run_chunk_fn: Jitted function from `make_episode_runner`.
         running: Episode in its initial state, from `init_episode`.
         run_key: Random key of the steps.
         max_frames: Maximum number of frames.
@@ -188,7 +188,7 @@ def record_from_start(
     frames, stride = [last], 1
     for first in range(0, limit, STEPS_PER_CALL):
         keys = jax.vmap(jax.random.fold_in, (None, 0))(run_key, first + jnp.arange(STEPS_PER_CALL))
-        running, steps = run(policy.state, running, keys)
+        running, steps = run_chunk_fn(policy.state, running, keys)
         new_frames = _chunk_frames(jax.device_get(steps), first, limit, last.total)
         last = new_frames[-1]
         frames, stride = thin_frames(frames, new_frames, stride, max_frames)

@@ -102,7 +102,7 @@ def format_line_labels(run: RunCurves, curves: list[Curve]) -> str:
         curves: Curves of the report, after merging.
 
     Returns:
-        The labels, or only their number if there are more than `MAX_NAMED_LINES`.
+        The labels, or the number of labels if there are more than `MAX_NAMED_LINES`.
     """
     settings = repr(experiment_settings(run))
     labels = dict.fromkeys(

@@ -140,7 +140,7 @@ def _histogram_trace(name: str, role: str, sample: np.ndarray, edges: np.ndarray
 
 
 def _format_mean(sample: np.ndarray, total: int) -> str:
-    """Format the mean of the finite values, with their number if it is smaller than `total`."""
+    """Format the mean of the finite values, followed by their count if it is less than `total`."""
     mean = f"{sample.mean():.5g}"
     if sample.size == total:
         return mean

@@ -151,22 +151,22 @@ def _make_sections(
     facts: list[RunFacts],
     curves: list[Curve],
     runs: list[RunCurves],
-    note: Callable[[str], object],
+    notify_fn: Callable[[str], object],
 ) -> list[Section]:
     """Return the report sections after the first section. Empty sections are omitted."""
     curves_section = curve_charts.curves_section(curves)
     for text in curves_section.notes:
-        note(text)
-    best_steps = {run.folder: run.row["best_step"] for run in facts}
+        notify_fn(text)
+    best_steps = {run.folder: run.summary["best_step"] for run in facts}
     evaluations: list[SectionPart] = []
     if len(facts) == 1 and (table := run_facts.evaluation_table(facts[0])):
         evaluations.append(table)
     evaluations += distribution_charts.evaluation_charts(curves, best_steps)
     optional = [
         Section("Evaluations", evaluations),
-        Section("Episodes", _episode_parts(facts, note)),
+        Section("Episodes", _episode_parts(facts, notify_fn)),
         Section("Evolution", _evolution_parts(runs)),
-        Section("Archive" if len(facts) == 1 else "Archives", _archive_parts(facts, note)),
+        Section("Archive" if len(facts) == 1 else "Archives", _archive_parts(facts, notify_fn)),
     ]
     return [
         curves_section.section,
@@ -190,11 +190,11 @@ def _evolution_parts(runs: list[RunCurves]) -> list[SectionPart]:
     return parts
 
 
-def _archive_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list[SectionPart]:
+def _archive_parts(facts: list[RunFacts], notify_fn: Callable[[str], object]) -> list[SectionPart]:
     """Return section parts with charts of each archive, and for two runs with a comparison."""
     parts, policies = list[SectionPart](), list[tuple[str, Policy]]()
     for run in facts:
-        archive = archive_charts.make_archive_charts(run.folder, note)
+        archive = archive_charts.make_archive_charts(run.folder, notify_fn)
         if archive.policy is None:
             continue
         policies.append((run.name, archive.policy))
@@ -202,17 +202,17 @@ def _archive_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list
         parts.append(archive.charts)
     if len(policies) == len(facts) == 2:
         (name_a, policy_a), (name_b, policy_b) = policies
-        charts = archive_charts.comparison_charts(policy_a, policy_b, (name_a, name_b), note)
+        charts = archive_charts.comparison_charts(policy_a, policy_b, (name_a, name_b), notify_fn)
         parts += [heading_html("Comparison"), charts] if charts else []
     return parts
 
 
-def _render_episode(run: RunFacts, note: Callable[[str], object]) -> None:
+def _render_episode(run: RunFacts, notify_fn: Callable[[str], object]) -> None:
     """Render an episode with the best checkpoint, or the newest if no checkpoint is ranked."""
     from rollax.visualization.render.render import render
 
     if run.spec.own_environment or run.spec.network == CUSTOM:
-        note(
+        notify_fn(
             f"{run.name}: no episode was rendered, because the run needs the objects that were "
             "passed in Python. Pass them to rollax.render."
         )
@@ -225,13 +225,13 @@ def _render_episode(run: RunFacts, note: Callable[[str], object]) -> None:
             run.folder,
             figures_folder(run.folder) / f"episode-checkpoint-{step}.gif",
             checkpoint=step,
-            warn_fn=note,
+            warn_fn=notify_fn,
         )
     except UsageError as error:
-        note(f"{run.name}: no episode was rendered: {error}")
+        notify_fn(f"{run.name}: no episode was rendered: {error}")
 
 
-def _episode_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list[SectionPart]:
+def _episode_parts(facts: list[RunFacts], notify_fn: Callable[[str], object]) -> list[SectionPart]:
     """Return HTML with the animations in `figures/` of the runs, at most `MAX_MEDIA_BYTES`."""
     figures, remaining_bytes = list[str](), MAX_MEDIA_BYTES
     for run in facts:
@@ -243,13 +243,15 @@ def _episode_parts(facts: list[RunFacts], note: Callable[[str], object]) -> list
                 size = path.lstat().st_size
                 content = read_regular_file(path) if size <= remaining_bytes else b""
             except (OSError, UsageError) as error:
-                note(f"{path} is left out of the page: {error}")
+                notify_fn(f"{path} is left out of the page: {error}")
                 continue
             if path.parent.is_symlink() and animation.FILE_MARKER not in content:
                 # The page may be shared, so linked folders only contribute files made by rollax.
                 continue
             if size > remaining_bytes:
-                note(f"{path} is left out of the page because of its size ({format_bytes(size)})")
+                notify_fn(
+                    f"{path} is left out of the page because of its size ({format_bytes(size)})"
+                )
                 continue
             remaining_bytes -= size
             title = f"{run.name}: {path.name}" if len(facts) > 1 else path.name

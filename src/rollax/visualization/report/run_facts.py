@@ -46,7 +46,7 @@ class RunFacts(NamedTuple):
         folder: Run folder.
         name: Name that distinguishes the run in the report.
         spec: Specification of the run.
-        row: Summary of the run (see `run_summary.summarize_run`).
+        summary: Summary of the run (see `run_summary.summarize_run`).
         records: Records of metrics.jsonl.
         resumed: Steps at which the run was resumed.
         best: Step and best metric of the best checkpoint, or None if no checkpoint is ranked.
@@ -59,7 +59,7 @@ class RunFacts(NamedTuple):
     folder: Path
     name: str
     spec: Spec
-    row: dict[str, Any]
+    summary: dict[str, Any]
     records: list[Record]
     resumed: list[int]
     best: tuple[int, float] | None
@@ -95,7 +95,7 @@ def read_run_facts(folder: Path, name: str, is_closed_form: bool = False) -> Run
         folder=folder,
         name=name,
         spec=spec,
-        row=row,
+        summary=row,
         records=records,
         resumed=resumed,
         best=best,
@@ -170,9 +170,9 @@ def _table_row(run: RunFacts, line: str) -> tuple[str, ...]:
         run.spec.algorithm,
         run.spec.environment,
         members,
-        f"{run.row['steps']:,}",
+        f"{run.summary['steps']:,}",
         best,
-        run.row["status"],
+        run.summary["status"],
         _format_start_time(run) or "-",
         _format_wall_time(run) or "-",
     )
@@ -216,7 +216,7 @@ def _format_environment(spec: Spec) -> str:
 
 
 def _format_status(run: RunFacts, unit: str) -> str:
-    steps, total, status = run.row["steps"], run.row["total_steps"], run.row["status"]
+    steps, total, status = run.summary["steps"], run.summary["total_steps"], run.summary["status"]
     per_member = " for each member" if run.spec.num_members > 1 else ""
     if status == "done":
         return f"done: {steps:,} {unit}{per_member}"
@@ -249,7 +249,7 @@ def _format_members(spec: Spec) -> str:
 
 def _format_best(run: RunFacts) -> str:
     """Return text with the best checkpoint, or with the reason why there is none."""
-    row = run.row
+    row = run.summary
     if _is_best_metric_constant(run.spec, run.records):
         return (
             f"none: {run.spec.options.best_metric} is always 0, because the returns of all agents "
@@ -268,7 +268,7 @@ def _format_best(run: RunFacts) -> str:
 
 
 def evaluation_records(run: RunFacts) -> list[Record]:
-    """Return the records of evaluations. If members share founders, intervals are set to None."""
+    """Return the records of evaluations, with intervals of None for members of common ancestry."""
     evaluations = [record for record in run.records if record.get("event") == "evaluation"]
     if not run.spec.evolve:
         return evaluations
@@ -303,7 +303,7 @@ def evaluation_table(run: RunFacts) -> str:
     evaluations = evaluation_records(run)
     if not evaluations or run.is_closed_form:
         return ""
-    best_step = run.row["best_step"]
+    best_step = run.summary["best_step"]
     lines = {
         "first": evaluations[0],
         "best": next((line for line in evaluations[::-1] if line["step"] == best_step), None),

@@ -31,7 +31,7 @@ def table(
     Runs that differ only in their seeds are one group. The results table has one row per group:
     number of seeds, steps, final and best return, and coverage and QD score of archives. Returns
     and archive metrics are interquartile means over seeds with 95 % bootstrap intervals. A single
-    seed and members of an evolved population that share founders have no interval. The
+    seed and members of an evolved population with common ancestors have no interval. The
     hyperparameter table has one row per setting and one column per group.
 
     Args:

@@ -30,14 +30,14 @@ class RunGroup(NamedTuple):
 
 
 def read_groups(
-    folders: list[Path], label: tuple[str, ...], tell: Callable[[str], object]
+    folders: list[Path], label: tuple[str, ...], notify_fn: Callable[[str], object]
 ) -> list[RunGroup]:
     """Read runs and group members with the same settings, as `rollax plot` does.
 
     Args:
         folders: Run folders.
         label: Labels of the groups in order. If empty, labels are generated.
-        tell: Function that receives a note for each skipped run and for omitted evaluations.
+        notify_fn: Function that receives a note for each skipped run and for omitted evaluations.
 
     Returns:
         The groups. Runs with several agent types have one group per type.
@@ -46,16 +46,18 @@ def read_groups(
         UsageError: If no run can be read, or the number of labels is wrong.
     """
     runs, settings = list[RunCurves](), dict[int, dict[str, Setting]]()
-    for run in read_runs(folders, tell):
+    for run in read_runs(folders, notify_fn):
         try:
             settings[id(run)] = _read_settings(run.spec)
             runs.append(run)
         except Exception as error:  # one damaged or hostile folder must not end the command
-            tell(f"Skipped: {run.folder} has settings that cannot be read: {describe_error(error)}")
+            notify_fn(
+                f"Skipped: {run.folder} has settings that cannot be read: {describe_error(error)}"
+            )
     if not runs:
         raise UsageError("No run has readable settings. Name other runs.")
-    sources = [_drop_unevaluated_runs(group, tell) for group in group_runs(runs)]
-    merged = [merge_group(group, tell) for group in sources]
+    sources = [_drop_unevaluated_runs(group, notify_fn) for group in group_runs(runs)]
+    merged = [merge_group(group, notify_fn) for group in sources]
     runs_by_merged = {id(run): group for run, group in zip(merged, sources, strict=True)}
     return [
         RunGroup(
@@ -67,7 +69,7 @@ def read_groups(
 
 
 def _drop_unevaluated_runs(
-    group: list[RunCurves], tell: Callable[[str], object]
+    group: list[RunCurves], notify_fn: Callable[[str], object]
 ) -> list[RunCurves]:
     """Return the evaluated runs of a group, or all runs if no run was evaluated.
 
@@ -79,7 +81,7 @@ def _drop_unevaluated_runs(
         return group
     for run in group:
         if not run.eval_step.size:
-            tell(f"Skipped: {run.folder} has no evaluation yet, but other seeds have.")
+            notify_fn(f"Skipped: {run.folder} has no evaluation yet, but other seeds have.")
     return evaluated
 
 

@@ -304,7 +304,7 @@ def advance(
         world: Constants of the simulation.
         spheres: State of the spheres.
         force: External forces, `[N, D]`.
-        torque: External torques, `[N, S]`.
+        torque: External torques, `[N, S]`, where S is 1 in the plane and 3 in space.
         steps: Number of time steps.
         neighbors: Neighbors of each sphere, or None to compare all pairs.
 

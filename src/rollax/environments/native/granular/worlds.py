@@ -49,7 +49,8 @@ class SingleState(NamedTuple):
         spheres: State of the sphere, with leading axis [1].
         orientation: Orientation for rendering as a quaternion, float [4]. It is (1, 0, 0, 0) in
             environments without rolling.
-        goal: Goal, float [D], or [2] on the floor.
+        goal: Position of the goal, float [D]. For a sphere that rolls on a floor, the horizontal
+            position, float [2].
         time: Number of decisions so far, int32 [].
     """
 

@@ -31,7 +31,7 @@ class AtariSettings:
     """Settings of an Atari game.
 
     Attributes:
-        frame_skip: Number of frames per step, which repeat the action.
+        frame_skip: Number of simulator frames per step. Each of them repeats the action.
         repeat_action_probability: Probability of repeating the previous action (sticky actions).
         full_action_space: Whether all 18 actions are available in every game.
         mode: Mode of the game. -1 selects the default.

@@ -19,10 +19,10 @@ from rollax.types import Action, Setting
 
 @dataclasses.dataclass(frozen=True)
 class ImageSettings:
-    """Settings of image preprocessing. The defaults do not change images of CarRacing.
+    """Settings of image preprocessing. The defaults keep the images of CarRacing unchanged.
 
     Attributes:
-        frame_skip: Number of frames per step, which repeat the action.
+        frame_skip: Number of simulator frames per step. Each of them repeats the action.
         size: Height and width of images.
         grayscale: Whether images are converted to grayscale.
         stack: Number of stacked images.

@@ -96,8 +96,9 @@ INFO_REDUCTIONS: dict[str, str] = dict.fromkeys(
 class FamilySpec(NamedTuple):
     """Rules of one family of environments.
 
-    The functions receive the JaxMARL environment (`dynamics`), its state, its observations
-    (`suite_obs`), and whether the episode has ended (`is_done`, bool `[A]`, or `[]` for `info`).
+    Arguments of the functions: `dynamics` is the JaxMARL environment, `suite_obs` are its
+    observations, and `is_done` is true for agents whose episode has ended. `is_done` is bool `[A]`,
+    except for `info`, which receives one bool `[]` for all agents.
 
     Attributes:
         time_limit: `(dynamics)`. Returns the maximum number of steps of an episode.
@@ -111,7 +112,7 @@ class FamilySpec(NamedTuple):
         global_state: `(dynamics, state, suite_obs)`. Returns the global state `[A, n]`, or None.
         info: `(dynamics, state, is_done, extras)`. Returns the dictionary `info`. `extras` is the
             `info` of JaxMARL.
-        bounds: Bounds of observations, or None to use the declared bounds.
+        bounds: Bounds of observations, or None to use the bounds that JaxMARL declares.
         has_shaped_reward: Whether JaxMARL returns a shaped reward.
         has_team_reward: Whether the reward of the first agent is the team reward, even after the
             defeat of its unit.

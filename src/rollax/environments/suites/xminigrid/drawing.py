@@ -209,7 +209,10 @@ def _center_window(position: int, size: int) -> range:
 def _cells_in_window(
     state: State, rows: range, columns: range
 ) -> list[list[tuple[tuple[int, int], int | None]]]:
-    """Return `((tile, color), direction)` for each cell. Without the agent, direction is None."""
+    """Return `((tile, color), direction)` for each cell of a window.
+
+    `direction` is the direction of the agent in the cell of the agent, and None in other cells.
+    """
     grid, place = state.grid.tolist(), tuple(state.agent.position.tolist())
     direction = int(state.agent.direction)
     return [
