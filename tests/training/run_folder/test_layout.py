@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -421,3 +424,22 @@ def test_nonfinite_metrics_are_null(train: Callable) -> None:
     lines = (result.folder / "metrics.jsonl").read_text().splitlines()
     parsed = [json.loads(line, parse_constant=refuse) for line in lines]
     assert [line["return_mean"] for line in parsed if line.get("event") == "evaluation"] == [None]
+
+
+def test_the_commit_of_a_repository_is_read_without_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock of a command that is killed would remain in the user's repository."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "file.txt"
+    file.write_text("first")
+    identity = ["-c", "user.name=name", "-c", "user.email=name@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *words], check=True)
+    os.utime(file, (0, 0))  # commands that take a lock would write the new time to the index
+    index = (tmp_path / ".git" / "index").read_bytes()
+    commit = layout._git_commit()
+    assert commit is not None and re.fullmatch("[0-9a-f]{40}", commit)
+    file.write_text("second")
+    assert layout._git_commit() == f"{commit}-dirty"
+    assert (tmp_path / ".git" / "index").read_bytes() == index

@@ -317,7 +317,9 @@ def _git_commit() -> str | None:
             break
     try:
         commit = _run_git("describe", "--always", "--abbrev=40")
-        changes = _run_git("status", "--porcelain", "--untracked-files=no")
+        changes = _run_git(
+            "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return f"{commit}-dirty" if commit and changes else commit or None
