@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rollax.runtime.shell import options_to_keywords
 from rollax.synonyms.lookup import find_synonym
 
 MAX_NAME_CHARACTERS = 100  # length of a name in an error message
@@ -25,6 +24,8 @@ class UsageError(ValueError):
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython prints in place of the traceback."""
+        from rollax.runtime.shell import options_to_keywords  # only notebooks need it
+
         if os.environ.get(TRACEBACK_VARIABLE):
             return "".join(traceback.format_exception(self)).splitlines()
         return [f"{type(self).__name__}: {options_to_keywords(error_message(self))}"]
