@@ -16,6 +16,10 @@ from rollax.version import __version__
 if TYPE_CHECKING:  # the names below, for type checkers
     # Runs
     from rollax.api import resume as resume, train as train
+    from rollax.visualization.tables.tournament import (
+        CrossPlay as CrossPlay,
+        cross_play as cross_play,
+    )
     from rollax.loading import load as load
     from rollax.policy import Policy as Policy
     from rollax.training.callbacks.events import RunEvent as RunEvent
@@ -123,6 +127,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "rollax.training.run_folder.tables": ("Tables", "read"),
     "rollax.visualization.tables.paper_tables": ("table",),
     "rollax.visualization.tables.run_table": ("RunTable",),
+    "rollax.visualization.tables.tournament": ("CrossPlay", "cross_play"),
     "rollax.sweeps.sweep": ("Swept", "sweep"),
     "rollax.exporting.exporter": ("Exported", "export"),
     "rollax.exporting.gymnasium_export": ("to_gymnasium",),

@@ -25,7 +25,7 @@ from rollax.training.compile import run_check
 from rollax.training.console.messages import describe_ignored_eval_arguments
 from rollax.training.console.progress import Display, make_display
 from rollax.training.execution import run_in_folder, unwrap_outcome
-from rollax.training.opponents import add_opponents, copy_opponents
+from rollax.training.opponents import RunOpponents, add_opponents, copy_opponents
 from rollax.training.options import RunOptions
 from rollax.training.result import Result, StopWhenFn, accept_result
 from rollax.training.run_folder import creation, layout
@@ -320,12 +320,12 @@ class _ValidatedRun(NamedTuple):
     Attributes:
         environment: Environment with the opponents of the run. Without opponents, the environment
             object that the user passed, or None.
-        opponents: Policies of the opponents, keyed by agent type.
+        opponents: Policies of the opponents.
         warm_start: Arrays of another run for the initial state, or None.
     """
 
     environment: Environment | None
-    opponents: dict[str, Policy]
+    opponents: RunOpponents
     warm_start: WarmStart | None
 
 

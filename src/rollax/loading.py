@@ -1,5 +1,6 @@
 """Loading of the trained policies of runs and their opponents."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from rollax.environments.environment import Environment
 from rollax.environments.registry import has_host_suite, is_suite_environment
 from rollax.errors import UsageError
 from rollax.policy import Policy
+from rollax.populations.self_play import list_versions
 from rollax.runtime.numerics import standard_numerics
 from rollax.training import argument_validation, user_imports
 from rollax.training.checkpoints import compatibility, warm_start
@@ -22,7 +24,10 @@ from rollax.training.checkpoints.warm_start import SourceParts, WarmStart
 from rollax.training.compile import program as programs
 from rollax.training.evaluation import members
 from rollax.training.opponents import (
+    OPPONENTS_FOLDER,
+    POOL_FOLDER,
     RunCheckpoint,
+    RunOpponents,
     add_opponents,
     opponent_copy_folder,
     parse_run_and_checkpoint,
@@ -75,11 +80,50 @@ def load(
     argument_validation.check_network_function(network)
     run = _open_run(folder, environment, network, eval_arguments)
     loaded = _load_checkpoint(folder, run, checkpoint, member)
+    policy = _make_policy(folder, run, loaded)
+    if environment is not None:
+        return policy
+    evaluated = programs.evaluation_environment(run.spec, run.environment)
+    return dataclasses.replace(policy, environment=evaluated)
+
+
+def load_versions(folder: Path, checkpoint: str | None = None) -> dict[str, Policy]:
+    """Load policies of a run in its environment of training.
+
+    Args:
+        folder: Folder of the run.
+        checkpoint: "last", "best" or the step of a checkpoint. None loads all checkpoints and the
+            versions in the pool of opponents.
+
+    Returns:
+        The policies, keyed by "version <number>" or "step <step>". For a population, they belong to
+        the best member.
+
+    Raises:
+        UsageError: If the run or a checkpoint cannot be read, or the run was started with an
+            environment or network object.
+    """
+    run = _open_run(folder, None, None)
+    names: list[str | int] = [] if checkpoint is None else [checkpoint]
+    if checkpoint is None:
+        with compatibility.open_checkpoints(folder, run.spec) as checkpoints:
+            names += sorted(checkpoints.steps())
+    loaded = [_load_checkpoint(folder, run, name, None) for name in names]
+    policies = {f"step {each.step:,}": _make_policy(folder, run, each) for each in loaded}
+    if checkpoint is not None or not run.spec.options.opponent_pool or not loaded:
+        return policies
+    newest = loaded[-1]
+    return {
+        f"version {number}": _make_policy(folder, run, newest._replace(state=state))
+        for number, state in list_versions(run.algorithm, newest.state).items()
+    } | policies
+
+
+def _make_policy(folder: Path, run: "_OpenRun", loaded: "_LoadedState") -> Policy:
+    """Return the policy of a checkpoint in the environment of training, with fixed parameters."""
     return Policy(
         spec=run.spec,
-        environment=programs.fixed_environment(run.spec, run.environment)
-        if environment is not None
-        else programs.evaluation_environment(run.spec, run.environment),
+        environment=programs.fixed_environment(run.spec, run.environment),
         step=loaded.step,
         state=run.algorithm.acting_state(loaded.state),
         algorithm=run.algorithm,
@@ -277,8 +321,8 @@ def load_opponents(
     environment: Environment | None,
     network: NetworkFn | None,
     folder: Path | None = None,
-) -> dict[str, Policy]:
-    """Load the policies of a run's opponents.
+) -> RunOpponents:
+    """Load the policies of other runs that a run plays against.
 
     An opponent that was trained with an environment or network object uses `environment` or
     `network` instead.
@@ -291,36 +335,58 @@ def load_opponents(
             from the runs named in `spec`.
 
     Returns:
-        Policies, keyed by agent type.
+        The policies.
 
     Raises:
         UsageError: If the run or checkpoint of an opponent does not exist, if an opponent needs a
             network function and `network` is None, or if it was trained in another environment
             object.
     """
-    policies = {}
-    for agent_type, run in spec.opponents.items():
-        if folder is None:
-            source = parse_run_and_checkpoint(run)
-        else:
-            source = RunCheckpoint(opponent_copy_folder(folder, agent_type, run), "last")
-        opponent_spec = layout.read_spec(source.folder)
-        needs_environment = opponent_spec.own_environment
-        needs_network = opponent_spec.network == layout.CUSTOM
-        if needs_environment:
-            environment = environment or programs.make_environment(spec)
-            _check_same_environment(run, opponent_spec, environment)
-        if needs_network and network is None:
-            raise UsageError(
-                f"The opponent {run} was trained with a network function. Pass it as network=..."
-            )
-        policies[agent_type] = load(
-            source.folder,
-            checkpoint=source.checkpoint,
-            environment=environment if needs_environment else None,
-            network=network if needs_network else None,
+
+    def load_copy_or_run(option: str, copy: str, run: str) -> Policy:
+        source = (
+            parse_run_and_checkpoint(run)
+            if folder is None
+            else RunCheckpoint(opponent_copy_folder(folder, option, copy, run), "last")
         )
-    return policies
+        return _load_opponent(spec, run, source, environment, network)
+
+    return RunOpponents(
+        by_type={
+            name: load_copy_or_run(f"opponents.{name}", f"{OPPONENTS_FOLDER}/{name}", run)
+            for name, run in spec.opponents.items()
+        },
+        pool=tuple(
+            load_copy_or_run("options.opponent_pool_runs", f"{POOL_FOLDER}/{index}", run)
+            for index, run in enumerate(spec.options.opponent_pool_runs)
+        ),
+    )
+
+
+def _load_opponent(
+    spec: Spec,
+    run: str,
+    source: RunCheckpoint,
+    environment: Environment | None,
+    network: NetworkFn | None,
+) -> Policy:
+    """Load the policy of an opponent, with the environment and network object of the run."""
+    opponent_spec = layout.read_spec(source.folder)
+    needs_environment = opponent_spec.own_environment
+    needs_network = opponent_spec.network == layout.CUSTOM
+    if needs_environment:
+        environment = environment or programs.make_environment(spec)
+        _check_same_environment(run, opponent_spec, environment)
+    if needs_network and network is None:
+        raise UsageError(
+            f"The opponent {run} was trained with a network function. Pass it as network=..."
+        )
+    return load(
+        source.folder,
+        checkpoint=source.checkpoint,
+        environment=environment if needs_environment else None,
+        network=network if needs_network else None,
+    )
 
 
 def _check_same_environment(run: str, opponent_spec: Spec, environment: Environment) -> None:

@@ -14,7 +14,7 @@ import rollax
 from rollax import RunOptions, UsageError, load, resume, train
 from rollax.environments import make
 from rollax.environments.wrappers import FixedOpponents
-from rollax.training.opponents import copy_opponents
+from rollax.training.opponents import RunOpponents, copy_opponents
 from rollax.training.run_folder.layout import read_spec
 
 SMALL = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1, "sharing": "type"}
@@ -115,7 +115,7 @@ def test_no_folder_is_copied_that_is_not_of_an_opponent(
     (received / "opponents").symlink_to(tmp_path / "private")
     (tmp_path / "run").mkdir()
     spec = dataclasses.replace(read_spec(hunts["prey"]), opponents={"predator": str(received)})
-    copy_opponents(tmp_path / "run", spec, {"predator": load(received)})
+    copy_opponents(tmp_path / "run", spec, RunOpponents({"predator": load(received)}))
     assert (tmp_path / "run" / "opponents" / "predator" / "checkpoints").is_dir()
     assert not list((tmp_path / "run").rglob("precious"))
 

@@ -20,7 +20,12 @@ from rollax.acting.info_metrics import (
 )
 from rollax.algorithm import EpisodeSums
 from rollax.algorithm import reseed as reseed_keys
-from rollax.environments.capabilities import capabilities, find_acting_agents, is_on_host
+from rollax.environments.capabilities import (
+    capabilities,
+    find_acting_agents,
+    has_opponents,
+    is_on_host,
+)
 from rollax.environments.environment import Environment, Transition
 from rollax.environments.reset_pool import ResetPool, init_reset_pool, refill_reset_pool
 from rollax.environments.trace_cache import trace_once
@@ -45,8 +50,8 @@ class ActorState(NamedTuple):
         reset: Whether `obs` begins an episode, bool `[E]`.
         carry: Memory of the policy after the last step. The policy resets the memory before it acts
             if `reset` is true.
-        agent_done: Whether an agent has terminated or been truncated in the running episode, bool
-            `[E, A]`. None for a single agent.
+        agent_done: Whether an agent has terminated or been truncated in the running episode, or an
+            opponent plays it (`OpponentEnvironment`), bool `[E, A]`. None for a single agent.
         episode_return: Return of the running episode, float `[E]` or `[E, A]`.
         episode_length: Number of steps of the running episode, int32 `[E]` or `[E, A]`.
         reset_pool: Precomputed resets, or None if environments do not restart.
@@ -81,8 +86,8 @@ class Experience(NamedTuple):
         terminated: Whether the step terminated the episode of the agent, bool.
         truncated: Whether the step truncated the episode of the agent, bool.
         next_obs: Observations after the step and before any reset.
-        mask: Whether the agent was active, bool. False for agents that were done before the step.
-            None if agents never end early.
+        mask: Whether the agent was active, bool. False for agents that were done before the step
+            and for opponents. None if agents never end early.
         acts: Whether it was the agent's turn, bool. None in environments without turns.
     """
 
@@ -146,7 +151,9 @@ def make_actor(
     size = jax.tree.leaves(obs)[0].shape[0]
     shape = (size,) if environment.num_agents is None else (size, environment.num_agents)
     carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *jnp.shape(x))), carry)
-    done = jnp.zeros(shape, bool) if (environment.num_agents or 1) > 1 else None
+    is_idle = _find_opponents(environment, env_state)
+    done = jnp.zeros(shape, bool) if is_idle is None else is_idle
+    done = done if (environment.num_agents or 1) > 1 else None
     return ActorState(
         env_state,
         obs,
@@ -157,6 +164,13 @@ def make_actor(
         jnp.zeros(shape, jnp.int32),
         None,
     )
+
+
+def _find_opponents(environment: Environment, env_state: State) -> jax.Array | None:
+    """Return a mask of the agents that opponents play, bool `[E, A]`, or None without opponents."""
+    if not has_opponents(environment):
+        return None
+    return jax.vmap(environment.opponent_agents)(env_state)
 
 
 def init_actor(environment: Environment, key: jax.Array, num_envs: int, carry: Carry) -> ActorState:
@@ -284,6 +298,9 @@ def restart_ended_episodes(
     env_state, obs = tree.where(ended, pool.pooled_reset, (actor.env_state, actor.obs))
     totals = actor.agent_done, actor.episode_return, actor.episode_length, actor.episode_info
     done, total, length, info = tree.where(ended, jax.tree.map(jnp.zeros_like, totals), totals)
+    is_opponent = _find_opponents(environment, env_state)
+    if is_opponent is not None:
+        done = done | is_opponent
     pool = pool._replace(episode=pool.episode + ended)
     return ActorState(env_state, obs, ended, actor.carry, done, total, length, pool, info)
 
@@ -314,11 +331,13 @@ def unroll(
         actor, experience, after = step(environment, policy, actor, (act_keys, env_keys))
         ended = has_episode_ended(environment, after)
         actor, info_sums = _add_info(info_reduction, actor, after.info, ended)
-        sums = sum_ended_episodes(
-            actor.episode_return,
-            actor.episode_length,
-            _broadcast_to_agents(ended, actor.episode_return),
-        )._replace(info=info_sums)
+        is_counted = _broadcast_to_agents(ended, actor.episode_return)
+        is_opponent = _find_opponents(environment, actor.env_state)
+        if is_opponent is not None:
+            is_counted = is_counted & ~is_opponent
+        sums = sum_ended_episodes(actor.episode_return, actor.episode_length, is_counted)._replace(
+            info=info_sums
+        )
         experience = experience._replace(carry=memory_windows.newest_entries(experience.carry))
         return restart_ended_episodes(environment, actor, ended), (
             flatten_streams(environment, experience),

@@ -62,9 +62,10 @@ def bench(arguments: list[str], shared: SharedOptions) -> int:
         )
     rest, rounds = take_option_value(rest, "--rounds")
     words, wants_json = train_command.parse_train_words(names, rest)
-    if words["opponents"]:
+    if words["opponents"] or words["options"].opponent_pool_runs:
         raise UsageError(
-            "bench does not support --opponents, because their policies are part of a run folder."
+            "bench does not support --opponents and --opponent-pool-runs, because their policies "
+            "are part of a run folder."
         )
 
     del words["opponents"]

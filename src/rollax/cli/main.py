@@ -8,6 +8,7 @@ from rollax import api  # noqa: F401  api: slow imports precede `finish_imports`
 from rollax.cli import (
     bench_command,
     catalogue_commands,
+    cross_play_command,
     evaluate_command,
     export_command,
     list_command,
@@ -37,6 +38,7 @@ rollax: reinforcement learning trained end to end in JAX
   rollax resume RUN                       continue a run, bit for bit
   rollax sweep --help                     compare settings by grid search or Optuna
   rollax eval RUN                         evaluate the policy and the elites of the archive
+  rollax cross-play RUN...                play policies against each other and rate them by Elo
   rollax plot RUN...                      plot learning curves, figures for papers and archives
   rollax table RUN...                     print results and hyperparameters for a paper
   rollax report RUN...                    build an HTML report with curves, videos and settings
@@ -66,6 +68,7 @@ COMMANDS: dict[str, Callable[[list[str], SharedOptions], int]] = {
     "resume": train_command.resume,
     "sweep": sweep_command.sweep,
     "eval": evaluate_command.evaluate,
+    "cross-play": cross_play_command.play,
     "plot": plot_command.plot,
     "table": table_command.table,
     "report": report_command.report,

@@ -17,6 +17,7 @@ from rollax.environments.environment import (
     Environment,
     FiniteTaskEnvironment,
     HostEnvironment,
+    OpponentEnvironment,
     SpaceConversion,
     TaskEnvironment,
 )
@@ -91,6 +92,11 @@ def is_on_host(environment: object) -> TypeGuard[HostEnvironment]:
 def has_closed_form(environment: Environment) -> TypeGuard[ClosedFormEnvironment]:
     """Return whether an environment scores solutions by a function (`ClosedFormEnvironment`)."""
     return callable(getattr(environment, "score", None))
+
+
+def has_opponents(environment: object) -> TypeGuard[OpponentEnvironment]:
+    """Return whether opponents may play agents of an environment (`OpponentEnvironment`)."""
+    return callable(getattr(environment, "opponent_agents", None))
 
 
 def has_descriptors(environment: Environment) -> TypeGuard[DescriptorEnvironment]:

@@ -171,6 +171,18 @@ class MultiAgentEnvironment(Environment, Protocol):
 
 
 @runtime_checkable
+class OpponentEnvironment(MultiAgentEnvironment, Protocol):
+    """An environment with opponents that do not learn and may play some agents of an episode."""
+
+    def opponent_agents(self, state: State) -> jax.Array:
+        """Return a mask of the agents that an opponent plays in this episode, bool `[A]`.
+
+        It is constant during an episode.
+        """
+        ...
+
+
+@runtime_checkable
 class TurnBasedEnvironment(MultiAgentEnvironment, Protocol):
     """Environment whose agents take turns, with an "action_mask" in its observations."""
 

@@ -79,6 +79,7 @@ def run_in_folder(
                 *messages.describe_overridden_switches(),
                 messages.describe_run(spec, folder),
                 *messages.describe_randomization(spec),
+                *messages.describe_opponent_pool(spec),
                 *describe_inputs(spec, observed, network),
             ]:
                 show.message(line)

@@ -1,4 +1,4 @@
-"""Opponents: agents that act with fixed policies from other runs."""
+"""Opponents with policies from other runs: fixed ones by agent type, and those of a pool."""
 
 import dataclasses
 import shutil
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 
+from rollax.acting.opponent_pool import PoolPolicies, PoolRuns
 from rollax.algorithm import Algorithm, Carry, State
 from rollax.environments.capabilities import capabilities
 from rollax.environments.environment import Environment
 from rollax.environments.wrappers import AgentId, FixedOpponents, add_agent_id
 from rollax.errors import UsageError
+from rollax.populations.self_play import list_seats
 from rollax.spaces import Space
 from rollax.training.compile import program as programs
 from rollax.training.options import check_path
@@ -25,6 +27,19 @@ if TYPE_CHECKING:
     import rollax.policy
 
 OPPONENTS_FOLDER = "opponents"  # folder of the copies inside a run
+POOL_FOLDER = "opponent_pool"  # folder of the copies of runs in the pool of opponents
+
+
+class RunOpponents(NamedTuple):
+    """Policies of other runs that a run plays against.
+
+    Attributes:
+        by_type: Policy of each type of opponents, keyed by agent type.
+        pool: Policies in the pool of opponents.
+    """
+
+    by_type: "Mapping[str, rollax.policy.Policy]" = {}
+    pool: "tuple[rollax.policy.Policy, ...]" = ()
 
 
 class RunCheckpoint(NamedTuple):
@@ -53,69 +68,63 @@ def parse_run_and_checkpoint(run: str) -> RunCheckpoint:
     return RunCheckpoint(Path(run), "last")
 
 
-def opponent_copy_folder(folder: Path, agent_type: str, run: str) -> Path:
+def opponent_copy_folder(folder: Path, option: str, copy: str, run: str) -> Path:
     """Return the folder inside a run that contains the copy of an opponent's run.
 
     Args:
         folder: Folder of the run.
-        agent_type: Agent type of the opponent.
+        option: Option that names the opponent, for error messages.
+        copy: Path of the copy in the folder of the run, such as "opponents/predator".
         run: Folder of the opponent, as read from config.yaml.
 
     Raises:
-        UsageError: If `run` is not `opponents/<agent type>`, or the folder is a link.
+        UsageError: If `run` is not `copy`, or a folder is a link.
     """
-    if (
-        run != f"{OPPONENTS_FOLDER}/{agent_type}"
-        or agent_type in ("", ".", "..")
-        or not set(agent_type).isdisjoint("/\\\0")
-    ):
+    parent, _, name = copy.partition("/")
+    if run != copy or name in ("", ".", "..") or not set(name).isdisjoint("/\\\0"):
         raise UsageError(
-            f"opponents.{agent_type} in {folder / layout.CONFIG_FILE} must be "
-            f"{OPPONENTS_FOLDER}/{agent_type}, the run's own copy, got {run!r}. Train a new run "
+            f"{option} in {folder / layout.CONFIG_FILE} must be "
+            f"{copy}, the run's own copy, got {run!r}. Train a new run "
             "against that opponent."
         )
-    for path in (folder / OPPONENTS_FOLDER, folder / run):
+    for path in (folder / parent, folder / run):
         check_not_symlink(path)
     return folder / run
 
 
 def add_opponents(
-    spec: Spec, environment: Environment | None, policies: "Mapping[str, rollax.policy.Policy]"
+    spec: Spec, environment: Environment | None, opponents: RunOpponents
 ) -> Environment | None:
     """Return the environment with agents that act with the opponents' policies.
 
     Args:
         spec: Specification of the run.
         environment: Environment object, or None if the environment is made from its id.
-        policies: Policy of each opponent, keyed by agent type.
+        opponents: Policies of the opponents.
 
     Returns:
-        The environment with opponents, or `environment` unchanged if `policies` is empty.
+        The environment with opponents, or `environment` unchanged without policies of other runs.
 
     Raises:
         UsageError: If an opponent was trained in another environment or as another agent type.
     """
-    if not policies:
+    if opponents == RunOpponents():
         return environment
     if environment is None:
         environment = programs.make_environment(spec)
+    if opponents.by_type:
+        environment = _add_fixed_opponents(spec, environment, opponents.by_type)
+    return _add_pool_runs(spec, environment, opponents.pool) if opponents.pool else environment
+
+
+def _add_fixed_opponents(
+    spec: Spec, environment: Environment, policies: "Mapping[str, rollax.policy.Policy]"
+) -> Environment:
+    """Return the environment with fixed policies for the agents of some types."""
     states, functions = {}, []
     for agent_type, policy in policies.items():
         run = spec.opponents[agent_type]
-        trained_in, algorithm = policy.environment, policy.algorithm
-        agents = tuple(range(environment.num_agents or 0))
-        if isinstance(trained_in, AgentId):
-            trained_in = trained_in.env
-            algorithm = _add_agent_ids(algorithm, trained_in.observation_space)
-        if isinstance(trained_in, FixedOpponents):
-            trained_in, agents = trained_in.env, trained_in.learning_agents
-        for name in ("name", "observation_space", "action_space", "num_agents"):
-            expected, actual = getattr(trained_in, name), getattr(environment, name)
-            if expected != actual:
-                raise UsageError(
-                    f"the {name} of the environment must be that of the opponent {run}, "
-                    f"{expected}, got {actual}. Choose another opponent."
-                )
+        algorithm, agents = fit_policy(environment, run, policy)
         types = capabilities(environment).agent_types
         trained_types = [types[agent] for agent in agents]
         if agent_type in types and agent_type not in trained_types:
@@ -126,6 +135,62 @@ def add_opponents(
         states[agent_type] = policy.state
         functions.append((agent_type, algorithm, agents))
     return FixedOpponents(environment, states, tuple(functions))
+
+
+def _add_pool_runs(
+    spec: Spec, environment: Environment, policies: "tuple[rollax.policy.Policy, ...]"
+) -> Environment:
+    """Return the environment with policies of other runs for the pool of opponents."""
+    observed = programs.wrap_for_networks(spec, environment)
+    seats = list_seats(observed, spec.options.opponent_pool_types)
+    needed = [agent for agent in range(len(seats[0])) if any(seat[agent] for seat in seats)]
+    types = capabilities(observed).agent_types
+    functions = []
+    for run, policy in zip(spec.options.opponent_pool_runs, policies, strict=True):
+        fitted = fit_policy(observed, run, policy)
+        missing = [types[agent] for agent in needed if agent not in fitted.agents]
+        if missing:
+            trained_types = ", ".join(dict.fromkeys(types[agent] for agent in fitted.agents))
+            raise UsageError(
+                f"the opponent {run} must have been trained as {', '.join(dict.fromkeys(missing))}"
+                f" too, got a policy for {trained_types}. Set opponent_pool_types to "
+                f"{trained_types}, or choose another opponent."
+            )
+        functions.append(fitted)
+    states = tuple(policy.state for policy in policies)
+    return PoolRuns(environment, states, tuple(functions))
+
+
+def fit_policy(environment: Environment, run: str, policy: "rollax.policy.Policy") -> PoolPolicies:
+    """Return the functions of a policy that acts on the observations of an environment.
+
+    Args:
+        environment: Environment with all agents.
+        run: Name of the policy's run for error messages.
+        policy: Policy that was trained in the same environment, possibly with agent ids or with
+            fixed opponents.
+
+    Returns:
+        The algorithm, and the indices of the agents that it controls.
+
+    Raises:
+        UsageError: If the policy was trained in another environment.
+    """
+    trained_in, algorithm = policy.environment, policy.algorithm
+    agents = tuple(range(environment.num_agents or 0))
+    if isinstance(trained_in, AgentId) and not isinstance(environment, AgentId):
+        trained_in = trained_in.env
+        algorithm = _add_agent_ids(algorithm, trained_in.observation_space)
+    if isinstance(trained_in, FixedOpponents):
+        trained_in, agents = trained_in.env, trained_in.learning_agents
+    for name in ("name", "observation_space", "action_space", "num_agents"):
+        expected, actual = getattr(trained_in, name), getattr(environment, name)
+        if expected != actual:
+            raise UsageError(
+                f"the {name} of the environment must be that of the opponent {run}, "
+                f"{expected}, got {actual}. Choose another opponent."
+            )
+    return PoolPolicies(algorithm, agents)
 
 
 def _add_agent_ids(algorithm: Algorithm, space: Space) -> Algorithm:
@@ -139,15 +204,13 @@ def _add_agent_ids(algorithm: Algorithm, space: Space) -> Algorithm:
     return algorithm._replace(act=act)
 
 
-def copy_opponents(
-    folder: Path, spec: Spec, policies: "Mapping[str, rollax.policy.Policy]"
-) -> Spec:
+def copy_opponents(folder: Path, spec: Spec, opponents: RunOpponents) -> Spec:
     """Copy the opponents' policies into the folder of a run, so that it does not need other runs.
 
     Args:
         folder: Folder of the run.
         spec: Specification of the run.
-        policies: Policy of each opponent, keyed by agent type.
+        opponents: Policies of the opponents.
 
     Returns:
         The specification with the copies as opponents. It is also written to the folder.
@@ -155,22 +218,35 @@ def copy_opponents(
     Raises:
         UsageError: If the folder of an opponent contains a symbolic link.
     """
-    if not policies:
+    if opponents == RunOpponents():
         return spec
-    copies = {}
-    for agent_type, policy in policies.items():
-        copies[agent_type] = f"{OPPONENTS_FOLDER}/{agent_type}"
-        run = parse_run_and_checkpoint(spec.opponents[agent_type]).folder
-        target = folder / copies[agent_type]
-        checkpoint = f"{layout.CHECKPOINTS_FOLDER}/step_{policy.step:012d}"
-        target.mkdir(parents=True)
-        shutil.copy(run / layout.CONFIG_FILE, target)
-        _copy_folder(run / checkpoint, target / checkpoint)
-        copy_stored_opponents(policy.spec, run, target)
-        fsync_tree(target)
-    spec = dataclasses.replace(spec, opponents=copies)
+    copies = {name: f"{OPPONENTS_FOLDER}/{name}" for name in opponents.by_type}
+    for name, policy in opponents.by_type.items():
+        _copy_run(spec.opponents[name], policy, folder / copies[name])
+    pool_copies = tuple(f"{POOL_FOLDER}/{index}" for index in range(len(opponents.pool)))
+    pool = zip(spec.options.opponent_pool_runs, opponents.pool, pool_copies, strict=True)
+    for run, policy, copy in pool:
+        _copy_run(run, policy, folder / copy)
+    options = dataclasses.replace(spec.options, opponent_pool_runs=pool_copies)
+    spec = dataclasses.replace(spec, opponents=copies, options=options)
     layout.write_spec(folder, spec)
     return spec
+
+
+def _copy_run(run: str, policy: "rollax.policy.Policy", target: Path) -> None:
+    """Copy the settings, the checkpoint and the opponents of a policy's run to a new folder."""
+    source = parse_run_and_checkpoint(run).folder
+    checkpoint = f"{layout.CHECKPOINTS_FOLDER}/step_{policy.step:012d}"
+    target.mkdir(parents=True)
+    shutil.copy(source / layout.CONFIG_FILE, target)
+    _copy_folder(source / checkpoint, target / checkpoint)
+    copy_stored_opponents(policy.spec, source, target)
+    fsync_tree(target)
+
+
+def list_copies(spec: Spec) -> list[str]:
+    """Return the paths of the copies of opponents in the folder of a run."""
+    return [*spec.opponents.values(), *spec.options.opponent_pool_runs]
 
 
 def copy_stored_opponents(spec: Spec, run: Path, target: Path) -> None:
@@ -184,7 +260,7 @@ def copy_stored_opponents(spec: Spec, run: Path, target: Path) -> None:
     Raises:
         UsageError: If the folder of an opponent contains a symbolic link.
     """
-    for copy in spec.opponents.values():
+    for copy in list_copies(spec):
         _copy_folder(run / copy, target / copy)
 
 

@@ -12,6 +12,7 @@ from rollax.config import MAX_INT32, describe_range
 from rollax.environments.environment import INFO_REDUCTIONS
 from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import EvolutionConfig, Range
+from rollax.populations.self_play import OpponentSampling
 from rollax.training.callbacks.stop_conditions import parse_stop_condition
 
 MAX_COUNT = 2**53
@@ -25,8 +26,8 @@ COMPILED_EVAL_EPISODES, HOST_EVAL_EPISODES = 128, 10
 class RunOptions:
     """Options of the training loop on the host.
 
-    Only the number of steps, the seeds, `frame_stack` and the evolution options affect the trained
-    policy.
+    Only the number of steps, the seeds, `frame_stack`, and the options of warm starts, opponent
+    pools and evolution affect the trained policy.
     """
 
     total_steps: int | None = None
@@ -106,6 +107,24 @@ class RunOptions:
     devices: int | Literal["auto"] = 1
     """Number of devices for the members of a population or the environments of a single run; "auto"
     uses all."""
+    opponent_pool: int = 0
+    """Number of past versions of the policy in the pool of opponents for self-play. 0 disables the
+    pool."""
+    opponent_pool_every: int | None = None
+    """Environment frames between two versions in the pool; default: a fiftieth of total_steps."""
+    opponent_pool_fraction: float = 0.5
+    """Fraction of the training episodes against an opponent from the pool; in the others, the
+    current policy plays all agents."""
+    opponent_pool_sampling: OpponentSampling = "uniform"
+    """Opponents from the pool: uniform samples all of them, newest is the newest version, win_rate
+    prefers opponents that win."""
+    opponent_pool_power: float = 2.0
+    """Exponent p of the sampling weight (1 - win rate)^p of opponent_pool_sampling win_rate."""
+    opponent_pool_types: tuple[str, ...] = ()
+    """Agent types that opponents of the pool play; default: all agents except one side, which is
+    sampled for each episode."""
+    opponent_pool_runs: tuple[str, ...] = ()
+    """Folders of runs, RUN or RUN@CHECKPOINT, whose policies are also in the pool."""
     evolve_every: int | None = None
     """Environment steps between generations of an evolving population (--evolve.NAME); default: a
     tenth of total_steps; 0 disables generations, so members keep their initial settings."""
@@ -164,6 +183,7 @@ class RunOptions:
         if self.stop_when is not None:
             parse_stop_condition(self.stop_when)
         self._check_warm_start()
+        self._check_opponent_pool()
         if self.run_dir is not None:
             check_path("run_dir", self.run_dir)
 
@@ -181,6 +201,30 @@ class RunOptions:
                     "init_from to a run, or remove the option."
                 )
 
+    def _check_opponent_pool(self) -> None:
+        """Raise UsageError for an option of the pool that has no effect."""
+        default = RunOptions()
+        for name in OPPONENT_POOL_OPTIONS:
+            value = getattr(self, name)
+            if value != getattr(default, name) and not self.opponent_pool:
+                raise UsageError(
+                    f"{name} ({format_value(value)}) has no effect without a pool of opponents. "
+                    "Set opponent_pool to a number of versions, such as 8, or remove the option."
+                )
+        runs = ", ".join(self.opponent_pool_runs)
+        if runs and self.opponent_pool_sampling == "newest":
+            raise UsageError(
+                f"opponent_pool_runs ({runs}) has no effect with opponent_pool_sampling newest, "
+                "which samples only the newest version of the policy. Choose uniform or win_rate."
+            )
+        power = self.opponent_pool_power
+        if power != default.opponent_pool_power and self.opponent_pool_sampling != "win_rate":
+            raise UsageError(
+                f"opponent_pool_power ({format_value(power)}) has no effect with "
+                f"opponent_pool_sampling {self.opponent_pool_sampling}. Set it to win_rate, or "
+                "remove opponent_pool_power."
+            )
+
 
 # Counts on the device are int32. Counts on the host are limited to integers that floats represent
 # exactly.
@@ -188,7 +232,8 @@ _DEVICE_COUNT_RANGES = dict.fromkeys(
     ("eval_episodes", "eval_max_steps", "frame_stack"), (1, MAX_INT32)
 )
 _COUNT_RANGES = dict.fromkeys(
-    ("total_steps", "seeds", "keep_last", "log_lines", "devices"), (1, MAX_COUNT)
+    ("total_steps", "seeds", "keep_last", "log_lines", "devices", "opponent_pool_every"),
+    (1, MAX_COUNT),
 )
 _NONNEGATIVE_RANGES = dict.fromkeys(
     (
@@ -208,12 +253,19 @@ _EVOLVE_RANGES = {
     "evolve_factor": (1, 100),
     "evolve_step": (0, 1),
 }
+# Options that apply only to a pool of opponents.
+OPPONENT_POOL_OPTIONS = tuple(
+    f"opponent_pool_{name}" for name in ("every", "fraction", "sampling", "power", "types", "runs")
+)
 # Options that apply only to population-based training.
 EVOLVE_OPTIONS = ("evolve_every", "evolve_start", "evolve_metric", *_EVOLVE_RANGES)
 _OPTION_RANGES = {
     "eval_seed": (0, 2**32 - 1),  # larger seeds repeat
     "env_timeout": (0.1, 86_400),
     "env_restarts": (0, 1000),
+    "opponent_pool": (0, 1000),
+    "opponent_pool_fraction": (0, 1),
+    "opponent_pool_power": (0, 100),
     **_DEVICE_COUNT_RANGES,
     **_COUNT_RANGES,
     **_NONNEGATIVE_RANGES,

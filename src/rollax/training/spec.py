@@ -26,6 +26,7 @@ from rollax.distributed import processes
 from rollax.environments import registry
 from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import EPISODE_RETURN, EvolutionConfig, Range, num_selected
+from rollax.populations.self_play import PoolConfig
 from rollax.training.options import RunOptions, check_evolve_options
 from rollax.training.presets import Preset, load_preset
 from rollax.training.run_folder.phases import Phase, best_phase_starts
@@ -54,10 +55,12 @@ class Spec:
         eval_arguments: Arguments of the environment that differ in evaluations, keyed by name.
         opponents: Folder of the run with the opponent's policy, keyed by agent type.
         evolve: Range of each evolving setting, keyed by setting name.
-        updates_per_line: Updates between metric lines. This interval and the next two are fixed
+        updates_per_line: Updates between metric lines. This interval and the next three are fixed
             when the run is created, so that a resume with other total steps does not change them.
         updates_per_evaluation: Updates between evaluations. 0 disables them.
         updates_per_generation: Updates between generations. 0 disables them.
+        updates_per_version: Updates between two versions of the policy in the pool of opponents.
+            0 disables the pool.
         own_environment: Whether the user passed the environment as an object. It cannot be made
             from its name.
         imports: Names of modules that register environments or algorithms of the run. When a run
@@ -80,6 +83,7 @@ class Spec:
     updates_per_line: int = 1
     updates_per_evaluation: int = 0
     updates_per_generation: int = 0
+    updates_per_version: int = 0
     own_environment: bool = False
     imports: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ()
@@ -118,6 +122,19 @@ class Spec:
             factor=options.evolve_factor,
             step=options.evolve_step,
             min_episodes=max(num_envs, MIN_EPISODES_PER_MEMBER) if is_return else 1,
+        )
+
+    @property
+    def pool_config(self) -> PoolConfig:
+        """Settings of the pool of opponents."""
+        options = self.options
+        return PoolConfig(
+            size=options.opponent_pool,
+            updates_per_version=self.updates_per_version,
+            sampling=options.opponent_pool_sampling,
+            fraction=options.opponent_pool_fraction,
+            power=options.opponent_pool_power,
+            types=options.opponent_pool_types,
         )
 
     @property
@@ -160,6 +177,7 @@ MAX_FRAMES_PER_LINE = 250  # for the shortest possible updates
 # Defaults if neither the caller nor a preset sets a value.
 DEFAULT_TOTAL_STEPS = 1_000_000
 DEFAULT_NUM_GENERATIONS = 10
+DEFAULT_NUM_VERSIONS = 50  # of the policy in the pool of opponents, over the whole run
 MAX_MEMBERS = 100_000
 # Minimum number of episodes of a member before it is compared. A run with more environments needs
 # one episode per environment. Returns of fewer episodes are too noisy.
@@ -432,6 +450,7 @@ def _with_intervals(spec: Spec, longest_line: int = 1) -> Spec:
     per_generation = _updates_per_generation(spec, per_line) if spec.evolve else 0
     spec = dataclasses.replace(
         spec,
+        updates_per_version=_updates_per_version(spec),
         updates_per_line=per_line,
         updates_per_evaluation=per_evaluation,
         updates_per_generation=per_generation,
@@ -592,6 +611,19 @@ def _updates_per_generation(spec: Spec, per_line: int) -> int:
         else frames / spec.config.steps_per_update
     )
     return max(1, round(updates / per_line)) * per_line
+
+
+def _updates_per_version(spec: Spec) -> int:
+    """Return the updates between two versions in the pool of opponents, or 0 without a pool."""
+    if not spec.options.opponent_pool:
+        return 0
+    frames = spec.options.opponent_pool_every
+    updates = (
+        spec.total_updates / DEFAULT_NUM_VERSIONS
+        if frames is None
+        else frames / spec.config.steps_per_update
+    )
+    return max(1, round(updates))
 
 
 def _check_generations(spec: Spec) -> None:

@@ -47,6 +47,13 @@ NEW_OPTION_DEFAULTS = {
     "init_checkpoint": "best",
     "init_parts": [],
     "init_strict": False,
+    "opponent_pool": 0,
+    "opponent_pool_every": None,
+    "opponent_pool_fraction": 0.5,
+    "opponent_pool_sampling": "uniform",
+    "opponent_pool_power": 2.0,
+    "opponent_pool_types": [],
+    "opponent_pool_runs": [],
 }
 NEW_CONFIG_DEFAULTS = {
     "frozen": [],
@@ -57,7 +64,7 @@ NEW_CONFIG_DEFAULTS = {
     "learning_rate_warmup_fraction": 0.0,
 }
 # Defaults of keys that run folders of earlier versions lack.
-NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}}
+NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}, "updates_per_version": 0}
 MAX_VALUES = 256  # values of one setting, such as layer sizes
 MAX_NODES, MAX_DEPTH = 100_000, 20  # of the values in the file
 # The C loader is ten times as fast.
@@ -302,6 +309,11 @@ def _check_intervals(spec: Spec) -> None:
         "updates_per_evaluation": spec.updates_per_evaluation,
         "updates_per_generation": spec.updates_per_generation,
     }
+    if (spec.updates_per_version > 0) != (spec.options.opponent_pool > 0):
+        raise UsageError(
+            "updates_per_version must be positive with a pool of opponents and 0 without one, got "
+            f"{format_value(spec.updates_per_version)}."
+        )
     for name, updates in intervals.items():
         if updates < 0 or updates % line:
             raise UsageError(

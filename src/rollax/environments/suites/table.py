@@ -13,6 +13,7 @@ _FOLDERS = {
     "probe": "native.probe",
     "memory": "native.memory",
     "hunting": "native.hunting",
+    "matrix": "native.matrix",
     "control": "native.control",
     "task": "native.task",
     "granular": "native.granular",

@@ -43,10 +43,11 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
             range.
     """
     spec = layout.read_spec(folder)
-    if not spec.sweep or spec.evolve or spec.own_environment or spec.network == layout.CUSTOM:
+    has_objects = spec.own_environment or spec.network == layout.CUSTOM
+    if not spec.sweep or spec.evolve or has_objects or spec.options.opponent_pool_runs:
         raise UsageError(
-            f"{folder} must be a sweep without evolution or custom objects to be forked. Train the "
-            "settings in a new run."
+            f"{folder} must be a sweep without evolution, custom objects or opponent_pool_runs to "
+            "be forked. Train the settings in a new run."
         )
     settings = spec.swept_settings()
     if not kept_settings or not set(kept_settings) <= set(range(len(settings))):

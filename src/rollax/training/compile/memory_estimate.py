@@ -220,11 +220,15 @@ def check_distributed_run(spec: Spec, is_on_host: bool) -> None:
             "--distributed supports only compiled environments, got the simulator "
             f"{spec.environment}. Remove the option."
         )
-    if spec.opponents:
-        raise UsageError(
-            "--opponents and --distributed cannot be combined. Train against opponents in one "
-            "process."
-        )
+    for option, value in (
+        ("--opponents", spec.opponents),
+        ("--opponent-pool", spec.options.opponent_pool),
+    ):
+        if value:
+            raise UsageError(
+                f"{option} and --distributed cannot be combined. Train against opponents in one "
+                "process."
+            )
     if spec.options.devices != jax.device_count():
         raise UsageError(
             f"devices must be {jax.device_count()}, the number of devices of all "

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.acting.evaluation import Episodes, make_evaluator
+from rollax.acting.opponent_pool import PoolRuns
 from rollax.algorithm import Algorithm, Metrics
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
@@ -26,6 +27,7 @@ from rollax.environments.wrappers import AgentId, FrameStack
 from rollax.errors import UsageError, describe_error
 from rollax.populations import population
 from rollax.populations.evolution import Generation, evolve, evolving
+from rollax.populations.self_play import self_play
 from rollax.training.checkpoints import fingerprints
 from rollax.training.compile import background, cache, keys
 from rollax.training.compile.placement import (
@@ -132,15 +134,32 @@ def _build_algorithm_and_environment(
                 "environment=..."
             )
         environment = make_environment(spec)
+    pool_runs = environment if isinstance(environment, PoolRuns) else None
+    if pool_runs is not None:
+        environment = pool_runs.env
     environment = wrap_for_networks(spec, _randomize_episodes(spec, environment))
     if make_network is None:
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("This run used a custom network. Pass it again as network=...")
         make_network = functools.partial(kinds.make_network, environment, spec.network)
-    algorithm = kinds.make(environment, make_network)
+    algorithm = _make_algorithm(spec, environment, make_network, pool_runs)
     # Jitted functions are traced only once.
     init, step = (jax.jit(function, inline=True) for function in (algorithm.init, algorithm.step))
     return algorithm._replace(init=init, step=step), environment
+
+
+def _make_algorithm(
+    spec: Spec, environment: Environment, make_network: NetworkFn, pool_runs: PoolRuns | None
+) -> Algorithm:
+    """Build the algorithm of a run, with a pool of opponents if the run has one."""
+    make = get_algorithm_entry(spec.algorithm).make
+    if not spec.options.opponent_pool:
+        return make(environment, make_network)
+
+    def make_in(environment: Environment) -> Algorithm:
+        return make(environment, make_network)
+
+    return self_play(make_in, environment, spec.pool_config, pool_runs)
 
 
 def _randomize_episodes(spec: Spec, environment: Environment) -> Environment:

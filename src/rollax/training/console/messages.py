@@ -51,6 +51,24 @@ def describe_randomization(spec: Spec) -> list[str]:
     return [f"Every training episode samples {ranges}. Evaluations use the fixed values"]
 
 
+def describe_opponent_pool(spec: Spec) -> list[str]:
+    """Return a line about the pool of opponents in training, or an empty list."""
+    config = spec.pool_config
+    if not config.size:
+        return []
+    interval = config.updates_per_version * spec.config.steps_per_update
+    sampling = {
+        "uniform": "sampled uniformly",
+        "newest": "always the newest",
+        "win_rate": f"sampled with weight (1 - win rate)^{config.power:g}",
+    }[config.sampling]
+    agents = f" for {', '.join(config.types)}" if config.types else ""
+    return [
+        f"{config.fraction:.0%} of training episodes are against one of {config.size} past "
+        f"versions{agents}, {sampling}, with a new version every {interval:,} steps"
+    ]
+
+
 def describe_ignored_eval_arguments(name: str, arguments: SettingValues) -> str:
     """Return a message about default evaluation arguments that an environment object ignores.
 

@@ -1,5 +1,6 @@
 """Reproduction of a run: commands and scripts with all settings that differ from the preset."""
 
+import dataclasses
 import inspect
 import json
 import math
@@ -184,6 +185,7 @@ def format_train_command(spec: Spec, folder: str, rollax: str = "rollax") -> str
     Returns:
         The command with shell quoting.
     """
+    spec = _with_stored_opponents(spec, folder)
     arguments = [rollax, "train", spec.algorithm, spec.environment]
     for setting in list_settings(spec):
         if setting.is_overridden:
@@ -200,10 +202,20 @@ def format_train_command(spec: Spec, folder: str, rollax: str = "rollax") -> str
     arguments += [
         argument
         for kind, run in spec.opponents.items()
-        for argument in (f"--opponents.{kind}", f"{folder}/{run}")
+        for argument in (f"--opponents.{kind}", run)
     ]
     arguments += [argument for module in spec.imports for argument in ("--import", module)]
     return shlex.join(arguments)
+
+
+def _with_stored_opponents(spec: Spec, folder: str) -> Spec:
+    """Return the specification with the paths of the copies of opponents in the run folder."""
+    runs = tuple(f"{folder}/{run}" for run in spec.options.opponent_pool_runs)
+    return dataclasses.replace(
+        spec,
+        opponents={kind: f"{folder}/{run}" for kind, run in spec.opponents.items()},
+        options=dataclasses.replace(spec.options, opponent_pool_runs=runs),
+    )
 
 
 def _format_option(setting: Setting) -> list[str]:
@@ -231,6 +243,7 @@ def format_train_script(spec: Spec, folder: str) -> str:
     Returns:
         The script. A custom environment or network appears as a variable.
     """
+    spec = _with_stored_opponents(spec, folder)
     groups: dict[str, dict[str, Any]] = {
         "config": {},
         "network": {},
@@ -254,7 +267,7 @@ def format_train_script(spec: Spec, folder: str) -> str:
         name: (span.low, span.high, span.scale) for name, span in spec.evolve.items()
     }
     groups["randomize"] = dict(spec.randomize)
-    groups["opponents"] = {kind: f"{folder}/{run}" for kind, run in spec.opponents.items()}
+    groups["opponents"] = dict(spec.opponents)
     lines = [
         "import rollax",
         "",

@@ -71,6 +71,7 @@ def experiment_settings(run: RunCurves) -> dict[str, Any]:
         "sweep": spec.sweep,
         "eval_arguments": spec.eval_arguments,
         "opponents": spec.opponents,
+        "opponent_pool": (spec.pool_config, spec.options.opponent_pool_runs),
         "total_steps": spec.options.total_steps,
         "randomize": spec.randomize,
         "phases": [(phase.step, phase.changes) for phase in spec.phases],

@@ -36,8 +36,12 @@ from rollax.visualization.report.html_page import (
     heading_html,
     media_html,
     paragraph_html,
+    table_html,
 )
 from rollax.visualization.report.run_facts import RunFacts
+from rollax.visualization.tables.cross_play_tables import make_elo_table, make_win_rate_table
+from rollax.visualization.tables.table_formats import format_cell
+from rollax.visualization.tables.tournament import cross_play
 
 DEFAULT_FILE_NAME = "report.html"
 EPISODE_FILE_PATTERN = re.compile(r"episode-checkpoint-(\d+)\.gif")  # rendered for a report
@@ -166,6 +170,7 @@ def _make_sections(
         Section("Evaluations", evaluations),
         Section("Episodes", _episode_parts(facts, notify_fn)),
         Section("Evolution", _evolution_parts(runs)),
+        Section("Opponents", _opponent_parts(facts, notify_fn)),
         Section("Archive" if len(facts) == 1 else "Archives", _archive_parts(facts, notify_fn)),
     ]
     return [
@@ -204,6 +209,25 @@ def _archive_parts(facts: list[RunFacts], notify_fn: Callable[[str], object]) ->
         (name_a, policy_a), (name_b, policy_b) = policies
         charts = archive_charts.comparison_charts(policy_a, policy_b, (name_a, name_b), notify_fn)
         parts += [heading_html("Comparison"), charts] if charts else []
+    return parts
+
+
+def _opponent_parts(facts: list[RunFacts], notify_fn: Callable[[str], object]) -> list[SectionPart]:
+    """Return section parts with cross-play of the versions of each run with a pool of opponents."""
+    parts = list[SectionPart]()
+    for run in facts:
+        if not run.spec.options.opponent_pool or run.newest is None:
+            continue
+        try:
+            result = cross_play(run.folder, checkpoints=True)
+        except UsageError as error:
+            notify_fn(f"{run.name}: no cross-play: {error}")
+            continue
+        parts += [heading_html(run.name)] if len(facts) > 1 else []
+        for table in (make_elo_table(result), make_win_rate_table(result)):
+            head = [column.title for column in table.columns]
+            rows = [[format_cell(cell) for cell in row] for row in table.rows]
+            parts += [table_html(head, rows), *map(paragraph_html, table.notes)]
     return parts
 
 

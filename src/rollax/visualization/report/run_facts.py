@@ -186,6 +186,7 @@ def _describe_run(run: RunFacts) -> dict[str, str]:
         "environment": _format_environment(spec),
         "randomization": ". ".join(messages.describe_randomization(spec)),
         "opponents": ", ".join(spec.opponents),
+        "opponent pool": ". ".join(messages.describe_opponent_pool(spec)),
         "started from": summarize_warm_start(run.folder),
         "status": _format_status(run, entry.unit),
         "members": _format_members(spec),
