@@ -109,7 +109,7 @@ LIVE = {
         {},
     ),
     SACConfig: (
-        "sac",
+        "sac-mixed",
         SHORT
         | {"critic_learning_rate": 2e-2, "temperature_learning_rate": 2e-2}
         | {

@@ -55,6 +55,7 @@ NEW_CONFIG_DEFAULTS = {
     "weight_decay": 0.0,
     "learning_rate_schedule": "linear",
     "learning_rate_warmup_fraction": 0.0,
+    "discrete_target_entropy": 0.5,
 }
 # Defaults of keys that run folders of earlier versions lack.
 NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}}
