@@ -19,6 +19,7 @@ from rollax.types import Observation, PyTree
 Bound = float | tuple[Any, ...]  # a number, or nested tuples of numbers
 _INTEGER_REMEDY = "Declare integers as a MultiDiscrete, and use ppo."
 MAX_DISCRETE_SIZE = 2**31  # limit of int32
+MAX_JOINT_CHOICES = 4096  # largest number of values that a critic returns for one observation
 
 
 def _hashable_bound(value: npt.ArrayLike) -> Bound:
@@ -299,6 +300,44 @@ def make_zeros(space: Space) -> Any:
     return map_space(lambda part: jnp.zeros(part.shape, part.dtype), space)
 
 
+def make_normalized_zeros(space: Space) -> Any:
+    """Return a normalized action that is all zeros. Discrete actions have the dtype of the space.
+
+    Raises:
+        UsageError: If a continuous part is neither a `Ball` nor a bounded `Box`.
+    """
+
+    def make_part(part: Space) -> jax.Array:
+        is_discrete = isinstance(part, Discrete | MultiDiscrete)
+        return make_zeros(part if is_discrete else normalize_space(part))
+
+    return map_space(make_part, space)
+
+
+def discrete_sizes(space: Space) -> tuple[int, ...]:
+    """Return the number of choices of each discrete variable of an action, in the order of parts.
+
+    >>> discrete_sizes(Tuple((Discrete(4), Box(0.0, 1.0, (2,)), MultiDiscrete((2, 3)))))
+    (4, 2, 3)
+
+    Raises:
+        UsageError: If there are more than `MAX_JOINT_CHOICES` joint choices.
+    """
+    parts = flatten_space(space, "").values()
+    sizes = tuple(
+        size
+        for part in parts
+        if isinstance(part, Discrete | MultiDiscrete)
+        for size in ((part.n,) if isinstance(part, Discrete) else part.sizes)
+    )
+    if math.prod(sizes) > MAX_JOINT_CHOICES:
+        raise UsageError(
+            f"the discrete parts of the action space must have at most {MAX_JOINT_CHOICES:,} joint "
+            f"choices, got {math.prod(sizes):,}. Use ppo."
+        )
+    return sizes
+
+
 def cast_value(space: Space, value: PyTree) -> Any:
     """Return a value of the space as arrays with the dtypes of the space."""
     return map_space(lambda part, x: jnp.asarray(x, part.dtype), space, value)
@@ -362,7 +401,7 @@ def _suggest_algorithm(space: Space) -> str:
         return "Give the space finite bounds, or use ppo."
     if isinstance(space, Box):
         return _INTEGER_REMEDY
-    return "Use dqn or ppo." if isinstance(space, Discrete) else "Use ppo."
+    return "Use dqn, sac or ppo." if isinstance(space, Discrete) else "Use sac or ppo."
 
 
 def check_discrete(space: Space) -> Discrete:
@@ -374,7 +413,8 @@ def check_discrete(space: Space) -> Discrete:
     if isinstance(space, Discrete):
         return space
     is_bounded = isinstance(space, Ball) or _is_bounded_float_box(space)
-    remedy = f"Use {'sac, td3 or ppo' if is_bounded else 'ppo'}."
+    is_unbounded = isinstance(space, Box) and not is_bounded
+    remedy = f"Use {'ppo' if is_unbounded else 'sac, td3 or ppo' if is_bounded else 'sac or ppo'}."
     if isinstance(space, Box) and not space.dtype.startswith("float"):
         remedy = _INTEGER_REMEDY
     raise UsageError(f"the action space must be Discrete, got {space}. {remedy}")

@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 
 import rollax
+from rollax.algorithm import Algorithm
 from rollax.algorithms.dqn import dqn
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.ppo import PPOConfig, ppo
-from rollax.algorithms.sac import sac
+from rollax.algorithms.sac import SACConfig, sac
+from rollax.algorithms.td3 import td3
 from rollax.environments import Transition
 from rollax.environments.native.control.platforms import MAX_GAP, MIN_GAP, Platforms
 from rollax.errors import UsageError
 from rollax.exporting.gymnasium_env import to_gymnasium_space, to_rollax_action
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
+from rollax.networks.critics import ActorCriticsConfig, make_stochastic_actor_critics
 from rollax.networks.distributions import Categorical, Gaussian, JointDistribution
 from rollax.networks.interop import from_function
 from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete, Tuple
@@ -112,6 +115,26 @@ def test_environments_with_nested_actions_are_checked() -> None:
         rollax.check_environment(Wrong())
 
 
+def test_masked_parts_are_never_taken_by_sac() -> None:
+    """Random, exploring and greedy actions are legal."""
+    environment = Choices()
+    algorithm = sac(environment, make_critics_fn(environment))
+    config = SACConfig(
+        num_envs=4, num_steps=8, capacity=100, batch_size=8, warmup=16.0, replay_ratio=0.25
+    )
+    state, metrics = jax.jit(algorithm.step)(algorithm.init(jax.random.key(0), config))
+    assert float(metrics.values["reward"]) > -10
+    obs = environment.observe(jnp.zeros(2))
+    for greedy in (False, True):
+        action, _ = algorithm.act(state, obs, (), jax.random.key(1), greedy)
+        assert float(environment.step(jax.random.key(0), jnp.zeros(2), action).reward) > -10
+
+
+def make_critics_fn(environment: Any, hidden: tuple[int, ...] = (8,)) -> Any:
+    config = ActorCriticsConfig(hidden=hidden)
+    return lambda key: make_stochastic_actor_critics(environment, config, key)
+
+
 @pytest.mark.parametrize("make", [ppo, impala])
 def test_masked_parts_are_never_taken(make: Any) -> None:
     environment = Choices()
@@ -148,9 +171,40 @@ def test_custom_networks_have_one_output_per_part() -> None:
         from_function(init, swapped, environment)(jax.random.key(0))
 
 
-@pytest.mark.parametrize("make", [dqn, sac])
+def test_custom_networks_of_sac_have_values_of_all_choices() -> None:
+    environment = rollax.make("control/platforms")
+
+    def apply(parameters: jax.Array, obs: jax.Array) -> Any:
+        outputs = obs @ parameters
+        return {"kind": outputs[:2], "power": (outputs[2:4], outputs[4:6])}
+
+    def critic(parameters: jax.Array, obs: jax.Array, continuous: jax.Array) -> Any:
+        return jnp.concatenate([obs, continuous]) @ parameters
+
+    def network(num_outputs: int, num_values: int) -> Any:
+        return from_function(
+            lambda key: jax.random.normal(key, (2, num_outputs)),
+            apply,
+            environment,
+            algorithm="sac",
+            critic=(lambda key: jax.random.normal(key, (4, num_values)), critic),
+        )
+
+    algorithm = sac(environment, network(6, 2))
+    config = SACConfig(
+        num_envs=4, num_steps=8, capacity=100, batch_size=8, warmup=8.0, replay_ratio=0.25
+    )
+    _, metrics = jax.jit(algorithm.step)(algorithm.init(jax.random.key(0), config))
+    assert np.isfinite(float(metrics.values["loss"]))
+    with pytest.raises(UsageError, match=r"values of joint choices must have shape \(2,\)"):
+        network(6, 3)(jax.random.key(0))
+    with pytest.raises(UsageError, match=r"log_std for Box.* must have shape \(2,\)"):
+        network(5, 2)(jax.random.key(0))
+
+
+@pytest.mark.parametrize("make", [dqn, td3])
 def test_other_algorithms_refuse_joint_actions(make: Any) -> None:
-    with pytest.raises(UsageError, match="action space must be .*Use ppo"):
+    with pytest.raises(UsageError, match="action space must be .*Use sac or ppo"):
         make(rollax.make("control/platforms"), lambda key: None)
 
 
@@ -164,13 +218,19 @@ def test_gymnasium_spaces() -> None:
     assert np.isfinite(step[1])
 
 
-def test_a_run_is_trained_loaded_and_exported(tmp_path: Path) -> None:
+REPLAY = {"num_envs": 4, "num_steps": 8, "capacity": 64, "batch_size": 8, "warmup": 32}
+
+
+@pytest.mark.parametrize(("algorithm", "config"), [("ppo", SIZES), ("sac", REPLAY)])
+def test_a_run_is_trained_loaded_and_exported(
+    tmp_path: Path, algorithm: str, config: dict[str, Any]
+) -> None:
     options = rollax.RunOptions(
         total_steps=64, run_dir=tmp_path / "run", eval_episodes=2, eval_count=1, tensorboard=False
     )
     network = {"hidden": (8,)}
     result = rollax.train(
-        "ppo", "control/platforms", config=SIZES, network=network, options=options, quiet=True
+        algorithm, "control/platforms", config=config, network=network, options=options, quiet=True
     )
     policy = rollax.load(result.folder)
     action = policy.predict(np.array([0.5, 0.0], np.float32))
@@ -269,9 +329,35 @@ def test_ppo_reaches_the_closed_form() -> None:
         entropy_final_fraction=0.0,
         total_updates=80,
     )
+    assert trained_return(algorithm, config, 80) > 0.95 * optimal_return(environment)
+
+
+@pytest.mark.slow
+def test_sac_reaches_the_closed_form() -> None:
+    environment = Platforms()
+    algorithm = sac(environment, make_critics_fn(environment, (32, 32)))
+    config = SACConfig(
+        num_envs=16,
+        num_steps=16,
+        capacity=20_000,
+        batch_size=128,
+        replay_ratio=0.25,
+        warmup=1000.0,
+        gamma=0.9,
+        learning_rate=3e-3,
+        learning_rate_final_fraction=0.0,
+        tau=0.02,
+        total_updates=80,
+    )
+    assert trained_return(algorithm, config, 80) > 0.95 * optimal_return(environment)
+
+
+def trained_return(algorithm: Algorithm, config: Any, num_updates: int) -> float:
+    """Return the mean return of the greedy policy after some updates on platforms."""
+    environment = Platforms()
     state = algorithm.init(jax.random.key(0), config)
     state, _ = jax.jit(
-        lambda state: jax.lax.scan(lambda s, _: algorithm.step(s), state, length=80)
+        lambda state: jax.lax.scan(lambda s, _: algorithm.step(s), state, length=num_updates)
     )(state)
 
     def episode(key: jax.Array) -> jax.Array:
@@ -288,4 +374,4 @@ def test_ppo_reaches_the_closed_form() -> None:
 
     with jax.debug_key_reuse(False):
         returns = jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(1), 1000))
-    assert float(jnp.mean(returns)) > 0.95 * optimal_return(environment)
+    return float(jnp.mean(returns))

@@ -16,11 +16,12 @@ from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.algorithms.ppo_rnd import PPORNDConfig, ppo_rnd
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.environments import Environment
+from rollax.environments.native.control.platforms import Platforms
 from rollax.learning import normalization, train_state
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.networks.critics import ActorCriticsConfig
 from rollax.networks.q_networks import QNetworkConfig, RecurrentQNetworkConfig, mask_illegal_values
-from rollax.spaces import Discrete
+from rollax.spaces import Box, Discrete, make_normalized_zeros
 
 DISCRETE = (
     "one-action",
@@ -173,6 +174,7 @@ def ppo_rnd_row(
     return row._replace(algorithm="ppo_rnd", make=make, config=config)
 
 
+CHOICES = ("action-reward", "action-observation", "two-agents", "multi-discrete", "masked")
 VALUED = tuple(probe for probe in DISCRETE if probe != "multi-discrete")
 
 
@@ -258,9 +260,15 @@ def pqn_row(
     )
 
 
-def actor_critics_row(name: str, telling: tuple[str, ...], **settings: Any) -> Row:
-    """Return a row of an off-policy algorithm for continuous actions."""
-    kinds = ALGORITHMS[name]
+def actor_critics_row(
+    name: str,
+    algorithm: str,
+    telling: tuple[str, ...],
+    environment: Environment | None = None,
+    **settings: Any,
+) -> Row:
+    """Return a row of an off-policy algorithm with a policy and critics."""
+    kinds = ALGORITHMS[algorithm]
     shape = ActorCriticsConfig(hidden=(16,))
     sizes = {
         "num_envs": 4,
@@ -275,24 +283,25 @@ def actor_critics_row(name: str, telling: tuple[str, ...], **settings: Any) -> R
     def make(environment: Environment) -> Algorithm:
         return kinds.make(environment, lambda key: kinds.make_network(environment, shape, key))
 
-    environment = Walk(continuous=True)
+    environment = environment or Walk(continuous=True)
+    is_continuous = isinstance(environment.action_space, Box)
 
     def value(state: Any, carry: Any, obs: Any) -> tuple[Any, jax.Array]:
-        action = jnp.zeros(environment.action_space.shape)
+        action = make_normalized_zeros(environment.action_space)
         return carry, jnp.min(
             jnp.stack([critic(obs, action) for critic in state.agent.network.critic])
         )
 
     return Row(
         name=name,
-        algorithm=name,
+        algorithm=algorithm,
         family="replay",
         make=make,
         config=config,
         environment=environment,
-        probes=("continuous",),
+        probes=("continuous",) if is_continuous else CHOICES,
         telling=telling,
-        value=value,
+        value=value if is_continuous else None,
         smallest=SMALL_REPLAY,
         carry=lambda state: (),
         spreads=False,
@@ -418,8 +427,11 @@ ROWS = (
     pqn_row(
         "pqn-types", (), Walk(agents=3, early=True), sharing="type", normalize_observations=True
     ),
-    actor_critics_row("td3", ("continuous",)),
-    actor_critics_row("sac", ("continuous",)),
+    actor_critics_row("td3", "td3", ("continuous",)),
+    actor_critics_row("sac", "sac", ("continuous",)),
+    actor_critics_row(
+        "sac-mixed", "sac", ("action-observation", "multi-discrete", "masked"), Platforms()
+    ),
     archive_row("map_elites", "iso_sigma"),
     archive_row("dns", "iso_sigma", forgets=True),
     archive_row("aurora", "iso_sigma", forgets=True),

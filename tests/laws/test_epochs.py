@@ -174,3 +174,24 @@ def test_learning_rate_schedule() -> None:
     assert float(first.values["learning_rate"]) == pytest.approx(1e-2)
     assert float(third.values["learning_rate"]) == pytest.approx(1e-2 * (1 - 0.8 * 2 / 4))
     assert float(beyond.values["learning_rate"]) == pytest.approx(0.2e-2)
+
+
+def test_learning_rates_adapt_to_the_divergence() -> None:
+    """The factor changes once per minibatch, except for the first one, whose divergence is 0."""
+    row = BY_NAME["ppo"]
+    algorithm = row.make(row.environment)
+    sizes = {"num_epochs": 3, "num_minibatches": MINIBATCHES, "learning_rate": 1e-3}
+    config = dataclasses.replace(row.config, **sizes, learning_rate_schedule="kl")
+    state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
+    step = jax.jit(algorithm.step)
+    changes = 3 * MINIBATCHES - 1
+
+    def rate_after(target: float) -> float:
+        settings = dataclasses.replace(state.config, learning_rate_kl=jnp.float32(target))
+        after, metrics = step(fresh(state._replace(config=settings)))
+        rate = float(metrics.values["learning_rate"])
+        assert rate == pytest.approx(1e-3 * float(after.train.rate_scale))
+        return rate
+
+    assert rate_after(1e-9) == pytest.approx(1e-3 / 1.5**changes)
+    assert rate_after(1e3) == pytest.approx(min(1e-3 * 1.5**changes, 1e-2))

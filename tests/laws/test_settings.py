@@ -41,6 +41,7 @@ SHORT = {
     "learning_starts": 48.0,
 }
 PPO = {
+    "learning_rate_schedule": "kl",
     "clip_values": True,
     "value_clip": 0.05,
     "clip": 0.02,
@@ -54,14 +55,15 @@ PPO = {
 # For each config class: a row, settings under which all others have an effect, and changed values.
 # The default change is half the value.
 LIVE = {
-    PPOConfig: ("ppo", PPO, {"target_kl": 1e-9}),
-    PPORNDConfig: ("ppo_rnd", PPO, {"target_kl": 1e-9}),
+    PPOConfig: ("ppo", PPO, {"target_kl": 1e-9, "learning_rate_kl": 1e-9}),
+    PPORNDConfig: ("ppo_rnd", PPO, {"target_kl": 1e-9, "learning_rate_kl": 1e-9}),
     ImpalaConfig: (
         "impala",
         {
             "prioritized": True,
             "objective": "clipped",
             "sequence_length": 4,
+            "learning_rate_schedule": "kl",
             "critic_learning_rate": 2e-2,
             "learning_rate_final_fraction": 0.5,
             "entropy_final_fraction": 0.5,
@@ -72,7 +74,7 @@ LIVE = {
             "c_clip": 1.01,
             "clip": 0.02,
         },
-        {"target_kl": 1e-9},
+        {"target_kl": 1e-9, "learning_rate_kl": 1e-9},
     ),
     DQNConfig: (
         "dqn-rainbow",
@@ -109,7 +111,7 @@ LIVE = {
         {},
     ),
     SACConfig: (
-        "sac",
+        "sac-mixed",
         SHORT
         | {"critic_learning_rate": 2e-2, "temperature_learning_rate": 2e-2}
         | {

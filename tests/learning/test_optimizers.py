@@ -13,6 +13,7 @@ import rollax
 from rollax.algorithms.ppo import PPOConfig
 from rollax.learning.optimizers import (
     OptimizerName,
+    adapt_rate_scale,
     clipped_adam,
     cosine_schedule,
     linear_schedule,
@@ -99,3 +100,20 @@ def test_the_warmup_multiplies_the_schedule() -> None:
 def test_settings_without_effect_are_refused(config: dict[str, Any], part: str) -> None:
     with pytest.raises(rollax.UsageError, match=part):
         rollax.train("ppo", "gymnax/CartPole-v1", config=config, total_steps=8192, quiet=True)
+
+
+@pytest.mark.quick
+def test_the_factor_of_learning_rates_has_bounds() -> None:
+    config = SimpleNamespace(learning_rate=1e-3, learning_rate_kl=0.01)
+    cases = [  # factor, divergence, next factor
+        (1.0, 0.021, 1 / 1.5),
+        (1.0, 0.019, 1.0),
+        (1.0, 0.006, 1.0),
+        (1.0, 0.004, 1.5),
+        (1.0, 0.0, 1.0),
+        (0.011, 0.1, 0.01),
+        (9.0, 1e-4, 10.0),
+    ]
+    for scale, divergence, expected in cases:
+        found = adapt_rate_scale(config, jnp.float32(scale), jnp.float32(divergence))
+        assert float(found) == pytest.approx(expected), (scale, divergence)

@@ -6,17 +6,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.networks.critics import masked_action
-from rollax.networks.q_networks import mask_illegal_values
+from rollax.networks.critics import get_action_mask, masked_action
+from rollax.networks.policy_heads import make_categorical, select_action_mask
 from rollax.spaces import (
     ActionSpace,
     Ball,
     Box,
+    Dict,
+    Discrete,
+    Grid,
     SimpleActionSpace,
-    check_discrete,
+    Space,
+    Tuple,
+    join_values,
+    list_parts,
+    list_values,
+    make_normalized_zeros,
     map_space,
 )
-from rollax.types import Carry, Observation, Scalar
+from rollax.types import Action, Carry, Observation, PyTree, Scalar
 
 
 @runtime_checkable
@@ -52,8 +60,8 @@ class ExplorationState(NamedTuple):
     """State of exploration of one agent in one environment.
 
     Attributes:
-        noise: Standard normal noise with the shape of the action, float, or None for discrete
-            actions.
+        noise: Standard normal noise with the structure and shapes of the action, float, and None
+            for discrete parts.
         steps: Number of steps taken, saturating at 2^30, int32 `[]`.
         memory: Memory (recurrent state) of the policy.
     """
@@ -77,34 +85,56 @@ def init_exploration(
     Returns:
         The exploration state, with noise from its stationary distribution N(0, 1).
     """
-    noise = (
-        jax.random.normal(key, (*shape, *space.shape)) if isinstance(space, Box | Ball) else None
-    )
+    noise = sample_normal(key, make_normalized_zeros(space), shape)
     return ExplorationState(noise, jnp.zeros(shape, jnp.int32), memory)
 
 
-def sample_noise(noise: jax.Array | None, key: jax.Array, correlation: Scalar) -> jax.Array | None:
+def sample_normal(key: jax.Array, action: Action, shape: tuple[int, ...] = ()) -> Any:
+    """Sample standard normal noise for the continuous parts of an action.
+
+    Args:
+        key: Random key.
+        action: Action, or noise, with the structure and the shapes of the result.
+        shape: Additional leading axes.
+
+    Returns:
+        The noise, float, and None for discrete parts.
+    """
+    parts, structure = jax.tree.flatten(action)
+    keys = jax.random.split(key, len(parts)) if len(parts) > 1 else [key] * len(parts)
+    noise = [
+        jax.random.normal(k, (*shape, *part.shape))
+        if jnp.issubdtype(part.dtype, jnp.floating)
+        else None
+        for part, k in zip(parts, keys, strict=True)
+    ]
+    return jax.tree.unflatten(structure, noise)
+
+
+def sample_noise(noise: PyTree, key: jax.Array, correlation: Scalar) -> Any:
     """Sample the next value of an Ornstein-Uhlenbeck process, z' = rho z + sqrt(1 - rho^2) N(0, 1).
 
     Correlated noise helps in tasks whose reward requires several actions in the same direction.
     White noise (rho = 0) rarely reaches such a reward.
 
     Args:
-        noise: Noise z of the previous step, or None for discrete actions.
+        noise: Noise z of the previous step, and None for discrete parts.
         key: Random key.
         correlation: Correlation rho of consecutive steps.
 
     Returns:
-        The noise z' with the shape of `noise`, or None for discrete actions.
+        The noise z' with the structure and shapes of `noise`.
     """
     if noise is None:
         return None
-    return correlation * noise + jnp.sqrt(1 - correlation**2) * jax.random.normal(key, noise.shape)
+    return jax.tree.map(
+        lambda z, fresh: correlation * z + jnp.sqrt(1 - correlation**2) * fresh,
+        noise,
+        sample_normal(key, noise),
+    )
 
 
-def random_action(
-    space: ActionSpace, obs: Observation, noise: jax.Array | None, key: jax.Array
-) -> jax.Array:
+def random_action(space: Space, obs: Observation, noise: PyTree, key: jax.Array) -> Any:
     """Return a uniform random action.
 
     Discrete actions are legal. Actions in a box or a ball are normalized.
@@ -112,20 +142,30 @@ def random_action(
     Args:
         space: Action space.
         obs: Observation, which may contain an action mask.
-        noise: Standard normal noise that determines the action in a box or a ball, or None for
-            discrete actions.
-        key: Random key for discrete actions.
+        noise: Standard normal noise that determines the action in a box or a ball, and None for
+            discrete parts.
+        key: Random key for discrete parts.
 
     Returns:
         The action.
     """
-    if noise is not None and isinstance(space, Ball):
+    assert not isinstance(space, Grid), "a space of observations"
+    if isinstance(space, Dict | Tuple):
+        parts, noises = list_parts(space), list_values(space, noise)
+        keys = dict(zip(parts, jax.random.split(key, len(parts)), strict=True))
+        actions = {
+            name: random_action(part, select_action_mask(obs, name), noises[name], keys[name])
+            for name, part in parts.items()
+        }
+        return join_values(space, actions)
+    if isinstance(space, Ball):
         return _uniform_in_ball(noise)
-    if noise is not None:
+    if isinstance(space, Box):
         return masked_action(jax.scipy.special.erf(noise / jnp.sqrt(2.0)), obs)  # 2 Phi(z) - 1
-    discrete = check_discrete(space)
-    logits = mask_illegal_values(jnp.zeros(discrete.n), obs)
-    return jax.random.categorical(key, logits).astype(discrete.dtype)
+    is_single = isinstance(space, Discrete)
+    logits = jnp.zeros(space.n if is_single else (len(space.sizes), max(space.sizes)))
+    policy = make_categorical(logits, space, get_action_mask(obs))
+    return policy.sample(key).astype(space.dtype)
 
 
 def _uniform_in_ball(noise: jax.Array) -> jax.Array:
@@ -139,22 +179,17 @@ def _uniform_in_ball(noise: jax.Array) -> jax.Array:
     return noise * norm * jax.lax.rsqrt(jnp.maximum(square, 1e-12))
 
 
-def example_action(space: ActionSpace) -> Any:
-    """Return a zero action with the shape and dtype of actions in the replay buffer."""
-
-    def make_zeros(part: SimpleActionSpace) -> jax.Array:
-        return jnp.zeros(part.shape, jnp.float32 if isinstance(part, Box) else part.dtype)
-
-    return map_space(make_zeros, space)
-
-
-def denormalize_action(space: ActionSpace, action: jax.Array) -> jax.Array:
-    """Scale a normalized action to a box or a ball. Discrete actions are unchanged.
+def denormalize_action(space: ActionSpace, action: Action) -> Any:
+    """Scale the normalized parts of an action to boxes and balls. Discrete parts are unchanged.
 
     Args:
         space: Action space.
-        action: Action in [-1, 1] for a `Box`, or in the unit ball for a `Ball`.
+        action: Action, with parts in [-1, 1] for a `Box`, and in the unit ball for a `Ball`.
     """
+    return map_space(_denormalize_part, space, action)
+
+
+def _denormalize_part(space: SimpleActionSpace, action: jax.Array) -> jax.Array:
     if isinstance(space, Ball):
         return space.radius * action
     if not isinstance(space, Box):

@@ -129,7 +129,8 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
     ),
     "sac": BuiltinAlgorithm(
         config="SACConfig",
-        summary="soft actor-critic: continuous actions, replay, learned temperature",
+        summary="soft actor-critic: continuous, discrete and mixed actions, replay, learned "
+        "temperature",
         network=STOCHASTIC_ACTOR_CRITICS,
         derive_settings="derive_replay",
         adapt_to_host="use_one_cycle_per_update",

@@ -8,10 +8,19 @@ import jax
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError, describe_error
 from rollax.networks.critics import ActorCritics
+from rollax.networks.distributions import transform_noise
 from rollax.networks.interop.output_checks import check_shape
 from rollax.networks.network import Network
-from rollax.spaces import check_discrete, make_zeros, normalize_space
-from rollax.types import NetworkFn, Observation, Settings
+from rollax.spaces import (
+    SimpleActionSpace,
+    check_discrete,
+    discrete_sizes,
+    make_normalized_zeros,
+    make_zeros,
+    map_space,
+    normalize_space,
+)
+from rollax.types import NetworkFn, Observation, PyTree, Settings
 
 
 def accept_any_settings(config: Settings, network: Settings) -> None:
@@ -99,6 +108,7 @@ def check_deterministic_actor_critics(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:
     """Return `make_network` with a check of its policies `obs -> action` and its critics."""
+    normalize_space(environment.action_space)  # raises the error of a space with discrete parts
 
     def act(actor: Callable[[Observation], Any], obs: Observation, noise: jax.Array) -> Any:
         return actor(obs)
@@ -110,13 +120,14 @@ def check_stochastic_actor_critics(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:
     """Return `make_network` with a check of its policies `obs -> distribution` and its critics."""
+    discrete_sizes(environment.action_space)  # raises the error of too many joint choices
 
-    def act(actor: Callable[[Observation], Any], obs: Observation, noise: jax.Array) -> Any:
+    def act(actor: Callable[[Observation], Any], obs: Observation, noise: PyTree) -> Any:
         policy = actor(obs)
-        return policy.action(policy.transform_noise(noise))
+        return policy.action(transform_noise(policy, noise, jax.random.key(0)))
 
     return _check_actor_critics(
-        algorithm, "a squashed normal distribution", environment, make_network, act
+        algorithm, "a distribution of actions", environment, make_network, act
     )
 
 
@@ -127,14 +138,18 @@ def _check_actor_critics(
     make_network: NetworkFn,
     act: Callable[..., Any],
 ) -> NetworkFn:
-    space = normalize_space(environment.action_space)
+    action = make_normalized_zeros(environment.action_space)
 
     def check(network: ActorCritics) -> None:
-        obs, action = make_zeros(environment.observation_space), make_zeros(space)
+        obs, name = make_zeros(environment.observation_space), type(network.actor).__name__
+
+        def check_part(space: SimpleActionSpace, part: PyTree) -> None:
+            if not isinstance(part, jax.ShapeDtypeStruct):
+                raise TypeError(f"the policy returns a {type(part).__name__}")
+            check_shape(name, "action", part, (space.shape,), f" for {space}")
+
         found = jax.eval_shape(act, network.actor, obs, action)
-        if not isinstance(found, jax.ShapeDtypeStruct):
-            raise TypeError(f"the policy returns a {type(found).__name__}")
-        check_shape(type(network.actor).__name__, "action", found, (space.shape,), f" for {space}")
+        map_space(check_part, environment.action_space, found)
         for critic in network.critic:
             value = jax.eval_shape(lambda critic, *x: critic(*x), critic, obs, action)
             check_shape(type(critic).__name__, "value of an action", value, ((),))

@@ -332,7 +332,7 @@ def make_exploration_policy(
         memory = tree.where(reset, fns.initial_carry(agent), carry.memory)
         action, memory = fns.explore(agent, config, obs, memory, noise, explore_key, progress)
         is_random = carry.steps.astype(jnp.float32) * config.num_envs < config.warmup
-        action = jnp.where(is_random, random_action(space, obs, noise, random_key), action)
+        action = tree.where(is_random, random_action(space, obs, noise, random_key), action)
         exploring = ExplorationState(noise, jnp.minimum(carry.steps + 1, 2**30), memory)
         return exploring, denormalize_action(space, action), action
 

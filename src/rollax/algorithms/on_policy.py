@@ -276,7 +276,11 @@ def fit(
         minibatch = minibatches.gather_minibatch(rows, order)
         gradient, metrics = jax.grad(loss, has_aux=True)(train.network, train, minibatch)
         metrics["grad_norm"] = optax.tree.norm(gradient)
-        return train_state.update_parameters(train, optimizers, gradient, active), metrics
+        kl, rates = metrics["approx_kl"], optimizers
+        if train.rate_scale is not None:
+            train = train_state.adapt_learning_rates(train, config, kl, active["actor"])
+            rates = train_state.make_optimizers(config, progress, train.rate_scale)
+        return train_state.update_parameters(train, rates, gradient, active), metrics
 
     epochs = train_state.num_part_epochs(config, train)
     return minibatches.run_epochs(
@@ -317,6 +321,8 @@ def finish_update(
         rollout, advantage, target, metrics["loss"], parameters, prediction
     )
     rate = scheduled_rate(config, config.learning_rate, progress)
+    if train.rate_scale is not None:
+        rate = rate * train.rate_scale
     return train, metrics | more | {"learning_rate": rate}, finite
 
 

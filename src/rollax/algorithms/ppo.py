@@ -33,7 +33,7 @@ from rollax.algorithms.on_policy import (
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, normalization, train_state
-from rollax.learning.optimizers import OptimizerName, ScheduleName, linear_schedule
+from rollax.learning.optimizers import AdaptiveScheduleName, OptimizerName, linear_schedule
 from rollax.learning.returns import add_values, estimate_advantages
 from rollax.learning.train_state import TrainState
 from rollax.networks import memory_windows
@@ -78,8 +78,10 @@ class PPOConfig:
     """(static) Which agents share parameters: all, those of the same type, or none."""
     optimizer: OptimizerName = static_field("adam")
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
-    learning_rate_schedule: ScheduleName = static_field("linear")
-    """(static) Shape of the change of the learning rates over training."""
+    learning_rate_schedule: AdaptiveScheduleName = static_field("linear")
+    """(static) Shape of the change of the learning rates over training. kl also adapts them to the
+    KL divergence of the policy.
+    """
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""
     frozen_fraction: float = static_field(1.0, low=0)
@@ -92,6 +94,8 @@ class PPOConfig:
     """Final learning rates as a fraction of the initial ones. 1 is constant."""
     learning_rate_warmup_fraction: float = traced_field(0.0, 0, 1)
     """Fraction of training during which the learning rates rise from 0."""
+    learning_rate_kl: float = traced_field(0.01, low=0)
+    """KL divergence at which the schedule kl does not change the learning rates."""
     gamma: float = traced_field(0.99, 0, 1)
     """Discount factor."""
     gae_lambda: float = traced_field(0.95, 0, 1)

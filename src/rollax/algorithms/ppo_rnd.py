@@ -75,6 +75,8 @@ class NoveltyTrainState(NamedTuple):
         observations: Observation statistics, or None if observations are not normalized.
         returns: Statistics of discounted returns, or None if rewards are not normalized.
         values: Statistics of the value targets, or None if values are not normalized.
+        rate_scale: Factor of the learning rates, float `[]`, or None if they do not adapt to the
+            KL divergence.
         novelty: Novelty networks and their optimizer states.
     """
 
@@ -83,6 +85,7 @@ class NoveltyTrainState(NamedTuple):
     observations: normalization.Moments | None
     returns: normalization.Moments | None
     values: normalization.Moments | None
+    rate_scale: jax.Array | None
     novelty: NoveltyState
 
 
@@ -158,6 +161,7 @@ def learn(
         observations=train.observations,
         returns=train.returns,
         values=train.values,
+        rate_scale=train.rate_scale,
     )
     result = ppo.learn(config, progress, actor_critic, rollout, end, policy_key, combine)
     layout = make_minibatch_layout(config, target.shape[1])

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import optax
 
 from rollax import tree
-from rollax.acting.exploration import example_action
 from rollax.acting.streams import Experience
 from rollax.environments.environment import Environment
 from rollax.learning import normalization
@@ -20,6 +19,7 @@ from rollax.networks.critics import CriticFn, critic_values
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, ReplayBuffer, ReplayStep
 from rollax.scopes import profile_scope
+from rollax.spaces import make_normalized_zeros
 from rollax.types import Carry, Observation, Parameters, Scalar, Settings, State
 
 
@@ -74,7 +74,7 @@ def example_step(environment: Environment, obs: Observation, memory: Carry) -> R
     no = jnp.zeros((), bool)
     return ReplayStep(
         obs=obs,
-        action=example_action(environment.action_space),
+        action=make_normalized_zeros(environment.action_space),
         reward=jnp.zeros(()),
         terminated=no,
         truncated=no,

@@ -1,4 +1,4 @@
-"""Soft actor-critic (SAC) for continuous actions.
+"""Soft actor-critic (SAC) for continuous, discrete and mixed actions.
 
 Haarnoja et al. 2018, arXiv:1801.01290, in the variant of arXiv:1812.05905, algorithm 1. This
 variant has two critics, a learned temperature and no value network. The policy is a normal
@@ -6,17 +6,28 @@ distribution squashed to [-1, 1] by tanh, and actions are scaled to the bounds o
 Densities refer to [-1, 1]. For a `Ball`, tanh squashes the norm, and densities refer to the unit
 ball. Deviations: Gradients may be clipped, rewards may be scaled, and the
 policy may be updated less often than the critics. Exploration noise may be correlated in time,
-including the noise of the random actions at the start. docs/algorithms/sac.md has all equations.
+including the noise of the random actions at the start.
+
+Actions may have discrete parts (Delalleau et al. 2019, arXiv:1912.11077). Critics take the
+continuous parts as inputs and return one value for each joint choice of the discrete parts. The
+losses average over the choices in closed form, and discrete and continuous parts have separate
+temperatures. Without continuous parts, this is discrete SAC (Christodoulou 2019, arXiv:1910.07207).
+Deviations: The policy chooses all parts independently given the observation, and the entropy of the
+continuous parts is not weighted by the probabilities of the choices that use them.
+docs/algorithms/sac.md has all equations.
 """
 
+import functools
+import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from rollax import tree
+from rollax.acting.exploration import sample_normal
 from rollax.algorithm import Algorithm
 from rollax.algorithms.network_checks import check_stochastic_actor_critics
 from rollax.algorithms.off_policy import off_policy
@@ -24,18 +35,22 @@ from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_c
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning.optimizers import clipped_adam
-from rollax.learning.train_state import apply_gradients
-from rollax.networks.critics import (
-    ActorCritics,
-    CriticFn,
-    min_q,
-    num_action_dimensions,
-    sample_actions,
+from rollax.learning.policy_values import (
+    PolicySample,
+    expected_min_q,
+    sample_continuous,
+    sample_mixed,
 )
-from rollax.networks.distributions import SquashedPolicy
+from rollax.learning.train_state import apply_gradients
+from rollax.networks.critics import ActorCritics, CriticFn, split_action
+from rollax.networks.distributions import transform_noise
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
-from rollax.types import Carry, Flag, Observation, Parameters, PyTree, Scalar, State
+from rollax.spaces import ActionSpace, discrete_sizes, make_normalized_zeros
+from rollax.types import Action, Carry, Flag, Observation, Parameters, PyTree, Scalar, State
+
+SampleFn = Callable[[Any, Observation, PyTree], PolicySample]
+"""Function `(actor, obs, noise)` that samples a policy."""
 
 
 @settings_dataclass
@@ -59,6 +74,8 @@ class SACConfig(ReplayConfig):
     """Initial weight of the entropy (alpha)."""
     target_entropy: float = traced_field(-1.0)
     """Target entropy per unmasked action dimension, in nats for actions in [-1, 1]."""
+    discrete_target_entropy: float = traced_field(0.5, 0, 1)
+    """Target entropy of the discrete parts, as a fraction of the maximum for legal choices."""
     reward_scale: float = traced_field(1.0)
     """Factor applied to rewards."""
     noise_correlation: float = traced_field(0.0, 0, 1)
@@ -71,81 +88,120 @@ class SACAgent(NamedTuple):
     Attributes:
         network: Policy and critics.
         target: Target critics.
-        log_temperature: Logarithm of the temperature, float `[]`.
+        log_temperature: Logarithms of the temperatures, float `[]`, with the keys of
+            `PolicySample.log_prob`.
         optimizer: Optimizer states, keyed by "actor", "critic" and "temperature".
         steps: Number of gradient steps of the critics, int32 `[]`.
     """
 
     network: ActorCritics
     target: Parameters
-    log_temperature: jax.Array
+    log_temperature: dict[str, jax.Array]
     optimizer: dict[str, State]
     steps: jax.Array
 
 
+def entropy_cost(temperature: dict[str, jax.Array], sample: PolicySample) -> jax.Array:
+    """Return alpha log pi(a|s), summed over the kinds of parts, `[B]`."""
+    costs = [temperature[kind] * log_prob for kind, log_prob in sample.log_prob.items()]
+    return functools.reduce(operator.add, costs)
+
+
 def policy_loss(
-    actor: Callable[[Observation], SquashedPolicy],
+    actor: Callable[[Observation], Any],
     critic: tuple[CriticFn, ...],
     batch: ReplayBatch,
-    temperature: jax.Array,
-    noise: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+    temperature: dict[str, jax.Array],
+    noise: PyTree,
+    sample_policy: SampleFn,
+) -> tuple[jax.Array, PolicySample]:
     """Return the policy loss (eq. 7), the mean of alpha log pi(a|s) - min Q(s, a) with a ~ pi.
 
     Args:
         actor: Policy.
         critic: Critics.
         batch: Batch of B transitions.
-        temperature: Temperature alpha.
-        noise: Standard normal noise of the sampled actions, `[B, ...]` with the shape of an action.
+        temperature: Temperatures alpha.
+        noise: Standard normal noise of the continuous parts of actions, `[B, ...]`.
+        sample_policy: Function that samples the policy.
 
     Returns:
-        The loss, and the log-probabilities log pi(a|s), `[B]`.
+        The loss, and the sample of the policy.
     """
-    action, log_prob = sample_actions(actor, batch.obs, noise)
-    return jnp.mean(temperature * log_prob - min_q(critic, batch.obs, action)), log_prob
+    sample = sample_policy(actor, batch.obs, noise)
+    cost = entropy_cost(temperature, sample)
+    return jnp.mean(cost - expected_min_q(critic, batch.obs, sample)), sample
 
 
 def temperature_gradient(
-    config: SACConfig, temperature: jax.Array, log_prob: jax.Array, batch: ReplayBatch
-) -> jax.Array:
+    config: SACConfig, temperature: dict[str, jax.Array], sample: PolicySample
+) -> dict[str, jax.Array]:
     """Return the gradient of the temperature loss (eq. 18) with respect to log alpha.
 
     Args:
         config: Settings of the algorithm.
-        temperature: Temperature alpha.
-        log_prob: Log-probabilities of sampled actions, `[B]`.
-        batch: Batch of B transitions. The target entropy excludes action dimensions that the
+        temperature: Temperatures alpha.
+        sample: Sample of the policy. The target entropies exclude dimensions and choices that the
             "action_mask" of an observation forbids.
 
     Returns:
-        The gradient, float32 `[]`.
+        The gradient, float32 `[]` for each temperature.
     """
-    num_dimensions = jax.vmap(num_action_dimensions)(batch.action, batch.obs)
-    return temperature * jnp.mean(-log_prob - config.target_entropy * num_dimensions)
+    targets = {
+        "continuous": config.target_entropy,
+        "discrete": config.discrete_target_entropy,
+    }
+    return {
+        kind: temperature[kind] * jnp.mean(-log_prob - targets[kind] * sample.size[kind])
+        for kind, log_prob in sample.log_prob.items()
+    }
 
 
 def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
     """Build soft actor-critic (SAC).
 
     Args:
-        environment: Environment whose action space is a `Ball` or a bounded `Box`.
+        environment: Environment whose actions consist of discrete parts, `Ball`s and bounded
+            `Box`es.
         network: Function from a random key to the policy and the critics.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
 
     Raises:
-        UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
+        UsageError: If a continuous part of the action space is neither a `Ball` nor a bounded
+            `Box`, or if the discrete parts have too many joint choices.
     """
     network = check_stochastic_actor_critics("sac", environment, network)
-    agent_fns = AgentFns(lambda key, config: init_agent(network(key), config), explore, act, update)
+    space = environment.action_space
+    agent_fns = AgentFns(
+        init=lambda key, config: init_agent(network(key), config, action_kinds(space)),
+        explore=explore,
+        act=act,
+        update=functools.partial(update, sample_policy=make_sampler(space)),
+    )
     return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
 
 
-def init_agent(network: ActorCritics, config: SACConfig) -> SACAgent:
+def action_kinds(space: ActionSpace) -> tuple[str, ...]:
+    """Return the kinds of parts of an action space, "continuous" and "discrete" or one of them."""
+    parts = split_action(make_normalized_zeros(space))._asdict()
+    return tuple(kind for kind, arrays in parts.items() if arrays)
+
+
+def make_sampler(space: ActionSpace) -> SampleFn:
+    """Return the function that samples policies over an action space."""
+    sizes = discrete_sizes(space)
+    return functools.partial(sample_mixed, sizes) if sizes else sample_continuous
+
+
+def init_agent(
+    network: ActorCritics, config: SACConfig, kinds: tuple[str, ...] = ("continuous",)
+) -> SACAgent:
+    """Return the agent before the first gradient step, with one temperature for each kind."""
     target = jax.tree.map(jnp.copy, network.critic)
-    log_temperature = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
+    initial = jnp.log(jnp.asarray(config.initial_temperature, jnp.float32))
+    log_temperature = dict.fromkeys(kinds, initial)
     parts = {"actor": network.actor, "critic": network.critic, "temperature": log_temperature}
     states = {name: each.init(parts[name]) for name, each in optimizers(config).items()}
     return SACAgent(network, target, log_temperature, states, jnp.zeros((), jnp.int32))
@@ -170,6 +226,7 @@ def update(
     batch: ReplayBatch,
     key: jax.Array,
     progress: Scalar = 0.0,
+    sample_policy: SampleFn = sample_continuous,
 ) -> tuple[SACAgent, dict[str, jax.Array]]:
     """Perform one gradient step (algorithm 1).
 
@@ -181,16 +238,19 @@ def update(
         batch: Batch of B transitions.
         key: Random key of the sampled actions.
         progress: Completed fraction of training, from 0 to 1, which ends `frozen_fraction`.
+        sample_policy: Function that samples the policy.
 
     Returns:
         The updated agent, and metrics keyed by name, including absolute TD errors "td_error" `[B]`.
     """
-    noise, policy_noise = jax.random.normal(key, (2, *batch.action.shape))
+    both_noises = sample_normal(key, batch.action, (2,))
+    noise, policy_noise = (jax.tree.map(lambda z, i=i: z[i], both_noises) for i in range(2))
     optimizer, states = optimizers(config, progress), agent.optimizer
-    temperature = jnp.exp(agent.log_temperature)
+    temperature = jax.tree.map(jnp.exp, agent.log_temperature)
 
-    action, log_prob = sample_actions(agent.network.actor, batch.next_obs, noise)
-    next_value = min_q(agent.target, batch.next_obs, action) - temperature * log_prob
+    after = sample_policy(agent.network.actor, batch.next_obs, noise)
+    next_value = expected_min_q(agent.target, batch.next_obs, after)
+    next_value = next_value - entropy_cost(temperature, after)
     target = config.reward_scale * batch.reward + batch.discount * next_value  # eqs. 2 and 3
     learned = update_critics(
         optimizer["critic"], states["critic"], agent.network.critic, batch, target
@@ -198,12 +258,12 @@ def update(
 
     def update_policy(before: PyTree) -> PyTree:
         actor, log_temperature, actor_state, temperature_state = before
-        gradient, log_prob = jax.grad(policy_loss, has_aux=True)(
-            actor, learned.critic, batch, temperature, policy_noise
+        gradient, sample = jax.grad(policy_loss, has_aux=True)(
+            actor, learned.critic, batch, temperature, policy_noise, sample_policy
         )
         actor, actor_state = apply_gradients(optimizer["actor"], actor_state, actor, gradient)
         if config.learn_temperature:
-            gradient = temperature_gradient(config, temperature, log_prob, batch)
+            gradient = temperature_gradient(config, temperature, sample)
             log_temperature, temperature_state = apply_gradients(
                 optimizer["temperature"], temperature_state, log_temperature, gradient
             )
@@ -212,8 +272,8 @@ def update(
     steps = agent.steps + 1
     is_due = steps % jnp.round(config.policy_delay).astype(jnp.int32) == 0
     before = agent.network.actor, agent.log_temperature, states["actor"], states["temperature"]
-    after = tree.cond_any_member(is_due, update_policy, before)
-    actor, log_temperature, actor_state, temperature_state = after
+    policy = tree.cond_any_member(is_due, update_policy, before)
+    actor, log_temperature, actor_state, temperature_state = policy
 
     target_critic = optax.incremental_update(learned.critic, agent.target, config.tau)
     agent = SACAgent(
@@ -231,9 +291,11 @@ def update(
         "loss": learned.loss,
         "td_error": learned.td_error,
         "value": learned.value,
-        "entropy": -jnp.mean(log_prob),
-        "temperature": temperature,
     }
+    for kind, log_prob in after.log_prob.items():
+        prefix = "" if kind == "continuous" else f"{kind}_"
+        metrics[f"{prefix}entropy"] = -jnp.mean(log_prob)
+        metrics[f"{prefix}temperature"] = temperature[kind]
     return agent, metrics
 
 
@@ -242,13 +304,16 @@ def explore(
     config: SACConfig,
     obs: Observation,
     carry: Carry,
-    noise: jax.Array,
+    noise: PyTree,
     key: jax.Array,
     progress: jax.Array,
-) -> tuple[jax.Array, Carry]:
-    """Return the sample of the policy for standard normal `noise`, and the unchanged carry."""
+) -> tuple[Action, Carry]:
+    """Return a sample of the policy and the unchanged carry.
+
+    Continuous parts are functions of standard normal `noise`, and discrete parts are sampled.
+    """
     policy = agent.network.actor(obs)
-    return policy.action(policy.transform_noise(noise)), carry
+    return policy.action(transform_noise(policy, noise, key)), carry
 
 
 def act(
@@ -258,7 +323,7 @@ def act(
     carry: Carry,
     key: jax.Array,
     greedy: Flag,
-) -> tuple[jax.Array, Carry]:
+) -> tuple[Action, Carry]:
     """Return the action in evaluation and the unchanged carry.
 
     The action is the mode of the policy if `greedy` is true, else a sample.

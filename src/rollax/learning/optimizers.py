@@ -18,6 +18,9 @@ OptimizerName = Literal[
     "adam", "adabelief", "amsgrad", "lamb", "lion", "muon", "nadam", "radam", "rmsprop", "sgd"
 ]
 ScheduleName = Literal["linear", "cosine"]
+AdaptiveScheduleName = Literal["linear", "cosine", "kl"]
+# Bounds of a learning rate that adapts to the KL divergence, and the factor of each change.
+MIN_ADAPTIVE_RATE, MAX_ADAPTIVE_RATE, RATE_FACTOR = 1e-5, 1e-2, 1.5
 
 
 @runtime_checkable
@@ -29,9 +32,17 @@ class ScheduleConfig(Protocol):
     @property
     def learning_rate_final_fraction(self) -> Scalar: ...
     @property
-    def learning_rate_schedule(self) -> ScheduleName: ...
+    def learning_rate_schedule(self) -> AdaptiveScheduleName: ...
     @property
     def learning_rate_warmup_fraction(self) -> Scalar: ...
+
+
+@runtime_checkable
+class AdaptiveScheduleConfig(ScheduleConfig, Protocol):
+    """Settings of a learning rate that may adapt to the KL divergence of the policy."""
+
+    @property
+    def learning_rate_kl(self) -> Scalar: ...
 
 
 @runtime_checkable
@@ -79,11 +90,35 @@ def scheduled_rate(
         rate: Learning rate without schedule.
         progress: Completed fraction of training, from 0 to 1.
     """
-    schedules = {"linear": linear_schedule, "cosine": cosine_schedule}
+    schedules = {"linear": linear_schedule, "cosine": cosine_schedule, "kl": linear_schedule}
     schedule = schedules[config.learning_rate_schedule]
     rate = schedule(rate, config.learning_rate_final_fraction, progress)
     warmup = config.learning_rate_warmup_fraction
     return rate * jnp.where(progress < warmup, progress / jnp.maximum(warmup, 1e-12), 1.0)
+
+
+def adapt_rate_scale(
+    config: AdaptiveScheduleConfig, scale: jax.Array, divergence: jax.Array
+) -> jax.Array:
+    """Return the factor of the learning rates after a minibatch.
+
+    The factor is divided by 1.5 if the KL divergence is more than twice `config.learning_rate_kl`,
+    and multiplied by 1.5 if it is less than half of it, but not 0 as before the first gradient step
+    of an update. `learning_rate` times the factor stays between 1e-5 and 1e-2.
+
+    Args:
+        config: Settings of the schedule.
+        scale: Current factor.
+        divergence: KL divergence of the policy from the policy that acted.
+
+    References:
+        Schwarke et al. 2025, RSL-RL, arXiv:2509.10771, whose schedule "adaptive" has the same rule.
+    """
+    rate, target = jnp.maximum(config.learning_rate, 1e-12), config.learning_rate_kl
+    lower = jnp.maximum(scale / RATE_FACTOR, MIN_ADAPTIVE_RATE / rate)
+    higher = jnp.minimum(scale * RATE_FACTOR, MAX_ADAPTIVE_RATE / rate)
+    is_small = (divergence > 0) & (divergence < target / 2)
+    return jnp.where(divergence > 2 * target, lower, jnp.where(is_small, higher, scale))
 
 
 def clipped_adam(

@@ -18,8 +18,10 @@ from rollax.errors import UsageError
 from rollax.learning import normalization
 from rollax.learning.freezing import FreezingConfig, check_frozen_parts
 from rollax.learning.optimizers import (
+    AdaptiveScheduleConfig,
     OptimizerConfig,
     ScheduleConfig,
+    adapt_rate_scale,
     make_optimizer,
     scheduled_rate,
 )
@@ -47,6 +49,8 @@ class TrainState(NamedTuple):
         observations: Moments of observations, or None if observations are not normalized.
         returns: Moments of discounted returns, or None if rewards are not normalized.
         values: Moments of value targets, or None if values are not normalized.
+        rate_scale: Factor of the learning rates, float `[]`, or None if they do not adapt to the
+            KL divergence.
     """
 
     network: Any
@@ -54,6 +58,7 @@ class TrainState(NamedTuple):
     observations: normalization.Moments | None
     returns: normalization.Moments | None
     values: normalization.Moments | None = None
+    rate_scale: jax.Array | None = None
 
 
 @runtime_checkable
@@ -67,7 +72,7 @@ class NormalizationConfig(Protocol):
 
 
 @runtime_checkable
-class ValueNormalizationConfig(NormalizationConfig, FreezingConfig, Protocol):
+class ActorCriticConfig(NormalizationConfig, FreezingConfig, ScheduleConfig, Protocol):
     """Settings of an actor-critic that can normalize its values and freeze parts."""
 
     @property
@@ -75,7 +80,7 @@ class ValueNormalizationConfig(NormalizationConfig, FreezingConfig, Protocol):
 
 
 @runtime_checkable
-class ActorCriticOptimizerConfig(ScheduleConfig, OptimizerConfig, Protocol):
+class ActorCriticOptimizerConfig(AdaptiveScheduleConfig, OptimizerConfig, Protocol):
     """Settings of the optimizers of an actor-critic."""
 
     @property
@@ -136,17 +141,18 @@ def init_actor_critic(
     network: Network,
     optimizers: dict[str, optax.GradientTransformation],
     obs: Observation,
-    config: ValueNormalizationConfig,
+    config: ActorCriticConfig,
 ) -> TrainState:
     """Return the training state of an actor-critic before the first update.
 
-    It has moments of value targets if `config.normalize_values` is set.
+    It has moments of value targets if `config.normalize_values` is set, and a factor of the
+    learning rates if `config.learning_rate_schedule` is "kl".
 
     Args:
         network: Network.
         optimizers: Optimizers, keyed by "actor" and, for a separate critic, "critic".
         obs: One observation, which determines the structure and shapes of the moments.
-        config: Settings with `normalize_observations`, `normalize_rewards` and `normalize_values`.
+        config: Settings of the actor-critic.
 
     Raises:
         UsageError: If `normalize_values` is true and the network has no `ValueHead`, or if
@@ -154,6 +160,8 @@ def init_actor_critic(
     """
     check_frozen_parts(config.frozen, network)
     train = init_train_state(network, optimizers, obs, config)
+    if config.learning_rate_schedule == "kl":
+        train = train._replace(rate_scale=jnp.ones(()))
     if not config.normalize_values:
         return train
 
@@ -315,13 +323,16 @@ def update_observation_statistics(train: TrainState, rollout: Experience) -> Tra
 
 
 def make_optimizers(
-    config: ActorCriticOptimizerConfig, progress: jax.Array | float
+    config: ActorCriticOptimizerConfig,
+    progress: jax.Array | float,
+    rate_scale: jax.Array | None = None,
 ) -> dict[str, optax.GradientTransformation]:
     """Build the optimizers of an actor-critic, with learning rates at the current progress.
 
     Args:
         config: Settings of the optimizers and their learning rates.
         progress: Completed fraction of training, from 0 to 1.
+        rate_scale: Factor of the learning rates, or None for 1.
 
     Returns:
         Optimizers, keyed by "actor" and "critic".
@@ -330,10 +341,27 @@ def make_optimizers(
         config.critic_learning_rate > 0, config.critic_learning_rate, config.learning_rate
     )
     rates = {"actor": config.learning_rate, "critic": critic_rate}
-    return {
-        name: make_optimizer(config, scheduled_rate(config, rate, progress), progress)
-        for name, rate in rates.items()
-    }
+    rates = {name: scheduled_rate(config, rate, progress) for name, rate in rates.items()}
+    if rate_scale is not None:
+        rates = {name: rate * rate_scale for name, rate in rates.items()}
+    return {name: make_optimizer(config, rate, progress) for name, rate in rates.items()}
+
+
+def adapt_learning_rates(
+    train: TrainState, config: AdaptiveScheduleConfig, divergence: jax.Array, is_active: jax.Array
+) -> TrainState:
+    """Adapt the learning rates to the KL divergence of the policy, if the schedule is "kl".
+
+    Args:
+        train: Training state.
+        config: Settings of the schedule.
+        divergence: KL divergence of the policy from the policy that acted.
+        is_active: Whether the policy is trained. If false, the learning rates do not change.
+    """
+    if train.rate_scale is None:
+        return train
+    scale = adapt_rate_scale(config, train.rate_scale, divergence)
+    return train._replace(rate_scale=jnp.where(is_active, scale, train.rate_scale))
 
 
 def num_part_epochs(config: EpochConfig, train: TrainState) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Networks with a policy and a value, as two networks or as one network with two heads."""
 
 import dataclasses
+import functools
 from typing import Any, Literal
 
 import equinox as eqx
@@ -13,18 +14,7 @@ from rollax.networks import layers, policy_heads, recurrent
 from rollax.networks.layers import MakeHead
 from rollax.networks.network import ActorCriticOutput
 from rollax.networks.torso import Tower
-from rollax.spaces import (
-    Ball,
-    Box,
-    Dict,
-    Discrete,
-    MultiDiscrete,
-    Space,
-    Tuple,
-    join_values,
-    list_parts,
-    make_zeros,
-)
+from rollax.spaces import Ball, Box, Discrete, MultiDiscrete, Space, list_parts, make_zeros
 from rollax.types import Carry, Observation
 
 
@@ -131,22 +121,14 @@ def make_policy_head(
         ValueError: If no head exists for the action space.
     """
     mask = list_parts(environment.observation_space).get("action_mask")
-    return _make_head(environment.action_space, mask, config, inputs, key)
+    make_head = functools.partial(_make_part_head, config, inputs)
+    return policy_heads.make_joint_head(environment.action_space, mask, make_head, key)
 
 
-def _make_head(
-    space: Space, mask: Space | None, config: NetworkConfig, inputs: int, key: jax.Array
+def _make_part_head(
+    config: NetworkConfig, inputs: int, space: Space, is_masked: bool, key: jax.Array
 ) -> Any:
-    """Return the head for an action space with a space of masks, or None without masks."""
-    if isinstance(space, Dict | Tuple):
-        parts, masks = list_parts(space), {} if mask is None else list_parts(mask)
-        keys = jax.random.split(key, len(parts))
-        heads = {
-            name: _make_head(part, masks.get(name), config, inputs, k)
-            for (name, part), k in zip(parts.items(), keys, strict=True)
-        }
-        return policy_heads.JointHead(join_values(space, heads))
-    is_masked = mask is not None
+    """Return the head for an action space that is not a `Dict` or a `Tuple`."""
     if isinstance(space, Discrete | MultiDiscrete):
         return policy_heads.CategoricalHead(inputs, space, is_masked, key=key)
     if isinstance(space, Box) and space.dtype.startswith("float"):

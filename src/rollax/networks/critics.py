@@ -1,9 +1,9 @@
-"""Networks for continuous actions: a policy and critics Q(s, a) without shared parameters."""
+"""Networks with a policy and critics Q(s, a) without shared parameters."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -14,12 +14,29 @@ from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import distributions, layers
 from rollax.networks.layers import MLP, Linear
-from rollax.networks.policy_heads import MAX_LOG_STD, MIN_LOG_STD
-from rollax.spaces import Ball, Box, Dict, Space, make_zeros, normalize_space
-from rollax.types import Observation
+from rollax.networks.policy_heads import (
+    MAX_LOG_STD,
+    MIN_LOG_STD,
+    CategoricalHead,
+    make_joint_head,
+)
+from rollax.spaces import (
+    Ball,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    discrete_sizes,
+    list_parts,
+    make_normalized_zeros,
+    make_zeros,
+    normalize_space,
+)
+from rollax.types import Action, Observation
 
 # Critic of one sample: (obs, action) -> Q.
-CriticFn = Callable[[Observation, jax.Array], jax.Array]
+CriticFn = Callable[[Observation, Action], jax.Array]
 
 
 class ConditionedObservation(NamedTuple):
@@ -38,6 +55,72 @@ class ContinuousCritic(eqx.Module):
 
     def __call__(self, obs: Observation, action: jax.Array) -> jax.Array:
         return self.head(self.dense(jnp.concatenate([self.encoder(obs), action.reshape(-1)])))[0]
+
+
+class ChoiceValues(eqx.Module):
+    """Network that returns the values `[K]` of all joint choices of discrete parts of an action.
+
+    Its inputs are an observation and the vector of all continuous parts of a normalized action.
+    """
+
+    encoder: layers.Encoder
+    dense: MLP
+    head: Linear
+
+    def __call__(self, obs: Observation, continuous: jax.Array) -> jax.Array:
+        return self.head(self.dense(jnp.concatenate([self.encoder(obs), continuous])))
+
+
+class ChoiceCritic(eqx.Module):
+    """Critic that returns the value `[]` of an observation and a normalized action of any kind.
+
+    Attributes:
+        network: `ChoiceValues`, or a custom function with the same arguments.
+        sizes: Number of choices of each discrete variable, as returned by `spaces.discrete_sizes`.
+            Joint choices are in the order of `itertools.product`.
+    """
+
+    network: Any
+    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    def choice_values(self, obs: Observation, continuous: Sequence[jax.Array]) -> jax.Array:
+        """Return the values of all joint choices, `[K]`.
+
+        Args:
+            obs: Observation.
+            continuous: Continuous parts of a normalized action.
+        """
+        return self.network(obs, concatenate_parts(continuous))
+
+    def __call__(self, obs: Observation, action: Action) -> jax.Array:
+        parts = split_action(action)
+        values = self.choice_values(obs, parts.continuous)
+        choices = jnp.concatenate([part.reshape(-1) for part in parts.discrete])
+        index = jnp.ravel_multi_index(tuple(choices), self.sizes, mode="clip")
+        # A comparison avoids the gradient of an index, a scatter, which is slow on all devices.
+        is_chosen = jax.nn.one_hot(index, values.shape[0], dtype=bool)
+        return jnp.sum(jnp.where(is_chosen, values, 0.0))
+
+
+def concatenate_parts(parts: Sequence[jax.Array]) -> jax.Array:
+    """Return one vector with the elements of all continuous parts, which is empty without any."""
+    return jnp.concatenate([jnp.zeros(0), *(part.reshape(-1) for part in parts)])
+
+
+class ActionParts(NamedTuple):
+    """Continuous and discrete arrays of a normalized action, in the order of its leaves."""
+
+    continuous: list[jax.Array]
+    discrete: list[jax.Array]
+
+
+def split_action(action: Action) -> ActionParts:
+    """Split a normalized action into its arrays of floats and its arrays of integers."""
+    parts = ActionParts([], [])
+    for part in jax.tree.leaves(action):
+        is_continuous = jnp.issubdtype(part.dtype, jnp.floating)
+        (parts.continuous if is_continuous else parts.discrete).append(part)
+    return parts
 
 
 class Actor(eqx.Module):
@@ -173,13 +256,20 @@ def make_deterministic_actor_critics(
             config is below 1.
     """
     space = normalize_space(environment.action_space)
-    return _make_actor_critics(environment, config, space, TanhHead, math.prod(space.shape), key)
+
+    def make_head(inputs: int, key: jax.Array) -> TanhHead:
+        return TanhHead(Linear(inputs, math.prod(space.shape), key, 0.01), space)
+
+    return _make_actor_critics(environment, config, make_head, key)
 
 
 def make_stochastic_actor_critics(
     environment: Environment, config: ActorCriticsConfig, key: jax.Array
 ) -> ActorCritics:
     """Return a stochastic policy and critics.
+
+    For actions with discrete parts, the policy returns a `Categorical` or a `JointDistribution`,
+    and the critics are `ChoiceCritic`s.
 
     Args:
         environment: Environment with the spaces.
@@ -190,20 +280,33 @@ def make_stochastic_actor_critics(
         The policy and the critics.
 
     Raises:
-        UsageError: If the action space is neither a `Ball` nor a bounded `Box`, or a size in the
-            config is below 1.
+        UsageError: If a continuous part of the action space is neither a `Ball` nor a bounded
+            `Box`, the discrete parts have too many joint choices, or a size in the config is below
+            1.
     """
-    space = normalize_space(environment.action_space)
+    mask = list_parts(environment.observation_space).get("action_mask")
+
+    def make_head(inputs: int, key: jax.Array) -> Any:
+        make_part_head = functools.partial(_make_stochastic_head, inputs)
+        return make_joint_head(environment.action_space, mask, make_part_head, key)
+
+    return _make_actor_critics(environment, config, make_head, key)
+
+
+def _make_stochastic_head(
+    inputs: int, space: Space, is_masked: bool, key: jax.Array
+) -> CategoricalHead | TanhGaussianHead:
+    if isinstance(space, Discrete | MultiDiscrete):
+        return CategoricalHead(inputs, space, is_masked, key=key)
+    space = normalize_space(space)
     outputs = math.prod(space.shape) + math.prod(std_shape(space))
-    return _make_actor_critics(environment, config, space, TanhGaussianHead, outputs, key)
+    return TanhGaussianHead(Linear(inputs, outputs, key, 0.01), space)
 
 
 def _make_actor_critics(
     environment: Environment,
     config: ActorCriticsConfig,
-    space: Box | Ball,
-    head: Callable[[Linear, Box | Ball], eqx.Module],
-    outputs: int,
+    make_head: Callable[[int, jax.Array], Any],
     key: jax.Array,
 ) -> ActorCritics:
     if config.critics < 1:
@@ -212,12 +315,14 @@ def _make_actor_critics(
     actor = make_actor(
         environment,
         config,
-        lambda features: head(Linear(features, outputs, head_key, 0.01), space),
+        lambda features: make_head(features, head_key),
         encoder_key,
         dense_key,
     )
-    size = math.prod(space.shape)
-    return ActorCritics(actor, make_critics(environment, config, size, critics_key))
+    space = environment.action_space
+    size = sum(part.size for part in split_action(make_normalized_zeros(space)).continuous)
+    critics = make_critics(environment, config, size, critics_key, discrete_sizes(space))
+    return ActorCritics(actor, critics)
 
 
 @runtime_checkable
@@ -245,8 +350,12 @@ class CriticsConfig(EncoderConfig, Protocol):
 
 
 def make_critics(
-    environment: Environment, config: CriticsConfig, num_extra_inputs: int, key: jax.Array
-) -> tuple[ContinuousCritic, ...]:
+    environment: Environment,
+    config: CriticsConfig,
+    num_extra_inputs: int,
+    key: jax.Array,
+    choices: tuple[int, ...] = (),
+) -> tuple[Any, ...]:
     """Return critics of an observation and other inputs, such as a flattened action.
 
     Args:
@@ -254,12 +363,13 @@ def make_critics(
         config: Architecture of the critics.
         num_extra_inputs: Number of inputs in addition to the observation.
         key: Random key of the weights.
+        choices: Number of choices of each discrete variable of an action.
 
     Returns:
-        `config.critics` critics.
+        `config.critics` critics: `ChoiceCritic`s if there are `choices`, or `ContinuousCritic`s.
     """
 
-    def critic(key: jax.Array) -> ContinuousCritic:
+    def critic(key: jax.Array) -> ContinuousCritic | ChoiceCritic:
         encoder_key, dense_key, head_key = jax.random.split(key, 3)
         encoder, features = make_encoder(environment, config, encoder_key)
         dense = MLP(
@@ -270,7 +380,10 @@ def make_critics(
             key=dense_key,
         )
         features = config.hidden[-1] if config.hidden else features + num_extra_inputs
-        return ContinuousCritic(encoder, dense, Linear(features, 1, head_key, 1.0))
+        head = Linear(features, math.prod(choices), head_key, 1.0)
+        if choices:
+            return ChoiceCritic(ChoiceValues(encoder, dense, head), choices)
+        return ContinuousCritic(encoder, dense, head)
 
     return tuple(critic(k) for k in jax.random.split(key, config.critics))
 
@@ -352,21 +465,17 @@ def min_q(critic: tuple[CriticFn, ...], obs: Observation, action: jax.Array) -> 
 
 
 def sample_actions(
-    actor: Callable[[Observation], distributions.SquashedPolicy],
-    obs: Observation,
-    noise: jax.Array,
+    policies: distributions.SquashedPolicy, noise: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Sample one action per observation from given noise, and compute its log-density.
+    """Sample one action of each policy from given noise, and compute its log-density.
 
     Args:
-        actor: Stochastic policy.
-        obs: Observations `[B, ...]`.
+        policies: Batch of B policies.
         noise: Standard normal noise with the shape of the actions, `[B, ...]`.
 
     Returns:
         Normalized actions `[B, ...]`, and log-densities `[B]`.
     """
-    policies = jax.vmap(actor)(obs)
     raw_actions = jax.vmap(lambda policy, z: policy.transform_noise(z))(policies, noise)
     return jax.vmap(lambda policy, u: (policy.action(u), policy.log_prob(u)))(policies, raw_actions)
 
@@ -390,11 +499,6 @@ def masked_action(action: jax.Array, obs: Observation) -> jax.Array:
     """Set the dimensions of a normalized action that the "action_mask" forbids to 0."""
     mask = get_action_mask(obs)
     return action if mask is None else jnp.where(mask, action, 0.0)
-
-
-def num_action_dimensions(action: jax.Array, obs: Observation) -> jax.Array:
-    """Return the number of action dimensions that the "action_mask" allows, float `[]`."""
-    return jnp.sum(masked_action(jnp.ones_like(action), obs))
 
 
 def get_action_mask(obs: Observation) -> jax.Array | None:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from rollax.spaces import Ball, Box, MultiDiscrete
-from rollax.types import Action, Leaf
+from rollax.types import Action, Leaf, PyTree
 
 # Far below any logit of a network, but finite, so 0 * log 0 and its gradient are 0 instead of NaN.
 ILLEGAL_LOGIT = -1e9
@@ -160,6 +160,11 @@ class SquashedGaussian(eqx.Module):
     base: Gaussian
 
     @property
+    def num_dimensions(self) -> jax.Array:
+        """Number of legal dimensions, float `[]`."""
+        return self.base.sum_legal(jnp.ones_like(self.base.mean))
+
+    @property
     def half_width(self) -> Any:
         space = self.base.space
         return np.broadcast_to((np.asarray(space.high) - np.asarray(space.low)) / 2, space.shape)
@@ -231,6 +236,11 @@ class RadiallySquashedGaussian(eqx.Module):
     mean: Float[Array, " d"]
     log_std: Float[Array, ""]
     space: Ball = eqx.field(static=True)
+
+    @property
+    def num_dimensions(self) -> jax.Array:
+        """Number of dimensions, float `[]`."""
+        return jnp.asarray(self.space.size, jnp.float32)
 
     def sample(self, key: PRNGKeyArray) -> jax.Array:
         return self.transform_noise(jax.random.normal(key, self.mean.shape, self.mean.dtype))
@@ -308,6 +318,12 @@ class JointDistribution(eqx.Module):
     def mode(self) -> Action:
         return self._rebuild([part.mode() for part in self._values(self.parts)])
 
+    def transform_noise(self, noise: PyTree, key: PRNGKeyArray) -> Action:
+        """Return a raw action, as `rollax.networks.distributions.transform_noise` does."""
+        keys = jax.random.split(key, len(self.parts))
+        pairs = zip(self._pairs(noise), keys, strict=True)
+        return self._rebuild([transform_noise(part, z, k) for (part, z), k in pairs])
+
     def log_prob(self, raw_action: Action) -> jax.Array:
         return sum((part.log_prob(u) for part, u in self._pairs(raw_action)), start=jnp.zeros(()))
 
@@ -331,3 +347,24 @@ class JointDistribution(eqx.Module):
         if isinstance(self.parts, dict):
             return dict(zip(self._keys(), values, strict=True))
         return tuple(values)
+
+
+def transform_noise(
+    policy: Categorical | SquashedPolicy | JointDistribution, noise: PyTree, key: jax.Array
+) -> Action:
+    """Return a raw action whose continuous parts are functions of noise.
+
+    Args:
+        policy: Policy.
+        noise: Standard normal noise with the structure and shapes of the action, and None for
+            discrete parts.
+        key: Random key of the discrete parts.
+
+    Returns:
+        The raw action, a sample of the policy.
+    """
+    if isinstance(policy, Categorical):
+        return policy.sample(key)
+    if isinstance(policy, JointDistribution):
+        return policy.transform_noise(noise, key)
+    return policy.transform_noise(noise)

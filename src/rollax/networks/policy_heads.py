@@ -1,7 +1,8 @@
 """Heads of policies: categorical and normal distributions, and products of these."""
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +11,17 @@ import numpy as np
 
 from rollax.networks import distributions
 from rollax.networks.layers import Head, make_orthogonal_linear
-from rollax.spaces import Ball, Box, Discrete, MultiDiscrete
+from rollax.spaces import (
+    Ball,
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    join_values,
+    list_parts,
+)
 from rollax.types import Observation
 
 StdKind = Literal["shared", "state", "fixed"]
@@ -212,6 +223,32 @@ class JointHead(eqx.Module):
                 head(features, select_action_mask(obs, str(i))) for i, head in enumerate(self.heads)
             )
         )
+
+
+def make_joint_head(
+    space: Space,
+    mask: Space | None,
+    make_head: Callable[[Space, bool, jax.Array], Any],
+    key: jax.Array,
+) -> Any:
+    """Return the head for an action space, a `JointHead` for a `Dict` or a `Tuple`.
+
+    Args:
+        space: The action space.
+        mask: Space of the "action_mask" of observations, or None if they have none.
+        make_head: Function `(space, is_masked, key)` that returns the head of a part that is not a
+            `Dict` or a `Tuple`.
+        key: Random key of the weights.
+    """
+    if not isinstance(space, Dict | Tuple):
+        return make_head(space, mask is not None, key)
+    parts, masks = list_parts(space), {} if mask is None else list_parts(mask)
+    keys = jax.random.split(key, len(parts))
+    heads = {
+        name: make_joint_head(part, masks.get(name), make_head, k)
+        for (name, part), k in zip(parts.items(), keys, strict=True)
+    }
+    return JointHead(join_values(space, heads))
 
 
 def select_action_mask(obs: Observation, name: str) -> Observation:

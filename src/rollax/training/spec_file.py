@@ -62,6 +62,8 @@ NEW_CONFIG_DEFAULTS = {
     "weight_decay": 0.0,
     "learning_rate_schedule": "linear",
     "learning_rate_warmup_fraction": 0.0,
+    "discrete_target_entropy": 0.5,
+    "learning_rate_kl": 0.01,
 }
 # Defaults of keys that run folders of earlier versions lack.
 NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}, "updates_per_version": 0}

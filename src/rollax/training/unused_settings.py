@@ -53,6 +53,8 @@ REMEDIES = {
     "clip": "Remove it or set config.objective to clipped",
     "temperature_learning_rate": "Remove it or set config.learn_temperature to true",
     "target_entropy": "Remove it or set config.learn_temperature to true",
+    "discrete_target_entropy": "It applies to actions with discrete parts. Remove the setting",
+    "learning_rate_kl": "Remove it or set config.learning_rate_schedule to kl",
     "frozen_fraction": "Remove it or set config.frozen",
     "adam_epsilon": "The optimizers lion and sgd have no epsilon. Remove the setting",
     "sharing": "Agents of one type share their parameters either way. Remove the setting",

@@ -31,9 +31,11 @@ from rollax.spaces import (
     Space,
     Tuple,
     check_discrete,
+    discrete_sizes,
     join_values,
     list_parts,
     list_values,
+    make_normalized_zeros,
     make_zeros,
     map_space,
     normalize_space,
@@ -353,20 +355,51 @@ def _make_stochastic_actor(
     actor: ModuleFns, critic: ModuleFns, environment: Environment, options: AdapterOptions
 ) -> NetworkFn:
     """Return the network function of `sac`."""
-    space = normalize_space(environment.action_space)
+    space = environment.action_space
 
     def convert(output: PyTree, obs: Observation) -> Distribution:
-        mean, log_std = output
-        return critics.make_squashed_policy(to_float32(mean), to_float32(log_std), space, obs)
+        return make_stochastic_policy(space, output, obs)
 
     def check(output: PyTree) -> None:
-        mean, log_std = output_checks.unpack_pair(actor.name, output, "(mean, log_std)")
+        output_checks.check_policy(actor.name, output, space, check_part=check_part)
+
+    def check_part(name: str, output: PyTree, space: SimpleActionSpace, label: str) -> None:
+        if isinstance(space, Discrete | MultiDiscrete):
+            return output_checks.check_policy_shape(name, output, space, label)
+        space = normalize_space(space)
+        mean, log_std = output_checks.unpack_pair(name, output, "(mean, log_std)")
         shapes = output_checks.policy_shapes(space)
-        output_checks.check_shape(actor.name, "mean", mean, shapes, f" for {space}")
+        output_checks.check_shape(name, "mean", mean, shapes, f" for {space}")
         std_shapes = ((), (1,)) if isinstance(space, Ball) else shapes
-        output_checks.check_shape(actor.name, "log_std", log_std, std_shapes, f" for {space}")
+        output_checks.check_shape(name, "log_std", log_std, std_shapes, f" for {space}")
 
     return _make_actor_critics(actor, critic, environment, options, convert, check)
+
+
+def make_stochastic_policy(space: Space, output: PyTree, obs: Observation) -> Distribution:
+    """Return the policy of `sac` over the normalized actions of a space.
+
+    Args:
+        space: Action space.
+        output: Logits of a discrete space, or the mean and the log standard deviation of a
+            continuous space. A dictionary or tuple for a `Dict` or `Tuple` space.
+        obs: Observation, which may contain an "action_mask".
+    """
+    if isinstance(space, Dict | Tuple):
+        outputs = list_values(space, output)
+        parts = {
+            name: make_stochastic_policy(
+                part, outputs[name], policy_heads.select_action_mask(obs, name)
+            )
+            for name, part in list_parts(space).items()
+        }
+        return JointDistribution(join_values(space, parts))
+    if isinstance(space, Discrete | MultiDiscrete):
+        return policy_heads.make_categorical(
+            to_float32(output), space, critics.get_action_mask(obs)
+        )
+    mean, log_std = map(to_float32, output)
+    return critics.make_squashed_policy(mean, log_std, normalize_space(space), obs)
 
 
 def _make_actor_critics(
@@ -389,8 +422,17 @@ def _make_actor_critics(
     """
     if options.num_critics < 1:
         raise UsageError(f"num_critics must be at least 1, got {options.num_critics}.")
-    action = make_zeros(normalize_space(environment.action_space))
+    sizes = discrete_sizes(environment.action_space)
+    action = make_normalized_zeros(environment.action_space)
     functions = _add_carry(actor, None)
+
+    def make_critic(key: jax.Array) -> Any:
+        if not sizes:
+            return _make_critic(critic, environment, key, action)
+        continuous = critics.concatenate_parts(critics.split_action(action).continuous)
+        shape = (math.prod(sizes),)
+        network = _make_critic(critic, environment, key, continuous, shape=shape)
+        return critics.ChoiceCritic(network, sizes)
 
     def make(key: jax.Array) -> critics.ActorCritics:
         actor_key, critics_key = jax.random.split(key)
@@ -399,21 +441,31 @@ def _make_actor_critics(
         critic_keys = jax.random.split(critics_key, options.num_critics)
         return critics.ActorCritics(
             AdaptedModule(parameters, actor.apply, convert),
-            tuple(_make_critic(critic, environment, k, action) for k in critic_keys),
+            tuple(map(make_critic, critic_keys)),
         )
 
     return make
 
 
 def _make_critic(
-    critic: ModuleFns, environment: Environment, key: jax.Array, *inputs: PyTree
+    critic: ModuleFns,
+    environment: Environment,
+    key: jax.Array,
+    *inputs: PyTree,
+    shape: tuple[int, ...] = (),
 ) -> AdaptedModule:
-    """Return a critic of an observation and further inputs, such as an action."""
+    """Return a critic of an observation and further inputs, such as an action.
+
+    Its output is a value, or values of joint choices with this shape.
+    """
     obs = make_zeros(environment.observation_space)
     more = "".join(f" and one action {output_checks.describe_shapes(x)}" for x in inputs)
     parameters = _init_module(critic, environment, key, more, obs, *inputs)
     with output_checks.explain_network_errors(environment, more):
         value = jax.eval_shape(critic.apply, parameters, obs, *inputs)
+    if shape:
+        output_checks.check_shape(critic.name, "array of values of joint choices", value, (shape,))
+        return AdaptedModule(parameters, critic.apply, to_float32)
     output_checks.check_value(critic.name, value)
     return AdaptedModule(parameters, critic.apply, to_scalar)
 

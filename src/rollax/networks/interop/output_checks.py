@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -118,7 +118,18 @@ def check_value(name: str, value: PyTree) -> None:
     check_shape(name, "value", value, ((), (1,)))
 
 
-def check_policy(name: str, output: PyTree, space: Space, label: str = "policy output") -> None:
+def check_policy_shape(name: str, output: PyTree, space: SimpleActionSpace, label: str) -> None:
+    """Raise UsageError if an output is not an array of logits or means of the action space."""
+    check_shape(name, label, output, policy_shapes(space), f" for {space}")
+
+
+def check_policy(
+    name: str,
+    output: PyTree,
+    space: Space,
+    label: str = "policy output",
+    check_part: Callable[..., None] = check_policy_shape,
+) -> None:
     """Raise UsageError if the output for a policy does not fit the action space.
 
     Args:
@@ -126,10 +137,12 @@ def check_policy(name: str, output: PyTree, space: Space, label: str = "policy o
         output: Output of the module. A dictionary or tuple for a `Dict` or `Tuple` space.
         space: Action space.
         label: Name of the output in the error message.
+        check_part: Function `(name, output, space, label)` that checks the output for a space that
+            is not a `Dict` or a `Tuple`.
     """
     if not isinstance(space, Dict | Tuple):
         assert not isinstance(space, Grid), "a space of observations"
-        return check_shape(name, label, output, policy_shapes(space), f" for {space}")
+        return check_part(name, output, space, label)
     parts = list_parts(space)
     if isinstance(space, Dict):
         expected = f"a dictionary with the keys {', '.join(map(repr, parts))}"
@@ -140,7 +153,7 @@ def check_policy(name: str, output: PyTree, space: Space, label: str = "policy o
     if not is_fitting:
         raise UsageError(f"{name} does not fit: the {label} must be {expected}, got {output}.")
     for key, value in list_values(space, output).items():
-        check_policy(name, value, parts[key], f"{label} [{key!r}]")
+        check_policy(name, value, parts[key], f"{label} [{key!r}]", check_part)
     return None
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from rollax.networks import layers
 from rollax.networks.critics import (
     Actor,
+    ChoiceCritic,
+    ChoiceValues,
     ContinuousCritic,
     TanhGaussianHead,
     TanhHead,
@@ -87,8 +89,10 @@ def _label_module(module: PyTree) -> LabeledArrays:
             }
         case Actor() | FeatureExtractor():
             return _label_dense(module.dense, _label_features(module.encoder))
-        case ContinuousCritic():
+        case ContinuousCritic() | ChoiceValues():
             return _label_critic(module)
+        case ChoiceCritic(network=ChoiceValues()):
+            return _label_outputs(_label_numbers("choices", module.sizes), -1, ".network.head")
         case CategoricalHead():
             return _label_outputs(_label_choices(module.space), -2)
         case GaussianHead():
@@ -126,7 +130,7 @@ def _label_encoder(encoder: layers.Encoder) -> LabeledArrays:
     return found
 
 
-def _label_critic(critic: ContinuousCritic) -> LabeledArrays:
+def _label_critic(critic: ContinuousCritic | ChoiceValues) -> LabeledArrays:
     """Return the input labels of the first dense layer of a critic: features, then actions."""
     if not critic.dense.layers:
         return {}

@@ -135,9 +135,8 @@ def _build_algorithm_and_environment(
             )
         environment = make_environment(spec)
     pool_runs = environment if isinstance(environment, PoolRuns) else None
-    if pool_runs is not None:
-        environment = pool_runs.env
-    environment = wrap_for_networks(spec, _randomize_episodes(spec, environment))
+    plain = environment if pool_runs is None else pool_runs.env
+    environment = wrap_for_networks(spec, _randomize_episodes(spec, plain))
     if make_network is None:
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("This run used a custom network. Pass it again as network=...")
