@@ -20,6 +20,7 @@ from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.checkpoints.warm_start import SourceParts, WarmStart
 from rollax.training.compile import program as programs
+from rollax.training.compile.varied_parameters import fixed_environment
 from rollax.training.evaluation import members
 from rollax.training.opponents import (
     RunCheckpoint,
@@ -77,7 +78,7 @@ def load(
     loaded = _load_checkpoint(folder, run, checkpoint, member)
     return Policy(
         spec=run.spec,
-        environment=programs.fixed_environment(run.spec, run.environment)
+        environment=fixed_environment(run.spec, run.environment)
         if environment is not None
         else programs.evaluation_environment(run.spec, run.environment),
         step=loaded.step,

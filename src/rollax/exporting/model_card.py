@@ -16,7 +16,7 @@ from rollax.policy import Policy
 from rollax.runtime.printing import escape_control_characters
 from rollax.training.checkpoints import compatibility
 from rollax.training.checkpoints.warm_start import summarize_warm_start
-from rollax.training.console.messages import describe_randomization
+from rollax.training.console.messages import describe_varied_parameters
 from rollax.training.evaluation.metrics import format_number
 from rollax.training.evaluation.statistics import summarize
 from rollax.training.run_folder import layout
@@ -118,11 +118,12 @@ def origin_rows(policy: Policy, document: Record) -> dict[str, str]:
         ", ".join(f"{name} {value}" for name, value in document[kind].items())
         for kind in ("arguments", "eval_arguments")
     )
+    varied = describe_varied_parameters(spec)
     elite = [warning for warning in policy.warnings if warning.startswith("the elite")]
     return {
         "task": spec.environment + (f" ({arguments})" if arguments else ""),
         **({"evaluations differ in": evaluated} if evaluated else {}),
-        **({"randomization": ". ".join(describe_randomization(spec))} if spec.randomize else {}),
+        **({"training parameters": ". ".join(varied)} if varied else {}),
         "observations": str(environment.observation_space),
         "actions": str(environment.action_space),
         **(

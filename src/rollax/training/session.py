@@ -279,9 +279,15 @@ def run_callbacks(
             scores=session.scores,
             episodes=episodes,
             result=result,
+            adjustable=session.spec.curriculum_values.adjustable,
         )
 
-    return session.callbacks.run(make_event, kind)
+    logged = session.callbacks.run(make_event, kind)
+    if session.callbacks.arguments:
+        session.state = changed_state.with_parameters(
+            session.program.algorithm, session.state, session.callbacks.arguments
+        )
+    return logged
 
 
 def save_checkpoint(session: Session) -> None:

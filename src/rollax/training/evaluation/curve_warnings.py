@@ -89,7 +89,7 @@ def describe_watched_run(spec: Spec, environment: Environment) -> WatchedRun:
     # Members of a population may have different settings.
     is_uniform = not spec.sweep and not spec.evolve
     signals = entry.derive_signals(spec.config, spec.network)
-    differs = spec.eval_arguments or spec.randomize or spec.opponents
+    differs = spec.eval_arguments or spec.randomize or spec.curriculum or spec.opponents
     return WatchedRun(
         total_steps=spec.total_updates * spec.config.steps_per_update,
         num_envs=max(spec.derived_settings.num_envs, 1),

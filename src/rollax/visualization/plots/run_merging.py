@@ -73,6 +73,7 @@ def experiment_settings(run: RunCurves) -> dict[str, Any]:
         "opponents": spec.opponents,
         "total_steps": spec.options.total_steps,
         "randomize": spec.randomize,
+        "curriculum": spec.curriculum,
         "phases": [(phase.step, phase.changes) for phase in spec.phases],
         "agent_type": run.agent_type,
     }

@@ -184,7 +184,7 @@ def _describe_run(run: RunFacts) -> dict[str, str]:
     facts = {
         "algorithm": f"{spec.algorithm}: {entry.summary}" if entry.summary else spec.algorithm,
         "environment": _format_environment(spec),
-        "randomization": ". ".join(messages.describe_randomization(spec)),
+        "training parameters": ". ".join(messages.describe_varied_parameters(spec)),
         "opponents": ", ".join(spec.opponents),
         "started from": summarize_warm_start(run.folder),
         "status": _format_status(run, entry.unit),
