@@ -158,6 +158,11 @@ def test_a_warning_is_not_repeated_after_a_resume() -> None:
     assert len(observe(records[: NUM_LINES + 1])) == 1
 
 
+def test_values_of_damaged_lines_are_ignored() -> None:
+    records = curves(entropy="low", episode_return={}, grad_norm=[None, "1"], episode_length=True)
+    assert observe(records) == []
+
+
 class Spaces(eqx.Module):
     """Environment that only has spaces."""
 

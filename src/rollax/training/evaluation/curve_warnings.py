@@ -322,10 +322,14 @@ class CurveMonitor:
 
 
 def _median(record: Record, name: str) -> float:
-    """Return a metric as a number: the median over finite members, or NaN without any."""
+    """Return a metric as a number: the median over finite members, or NaN without any.
+
+    Values that are not numbers, as in a damaged file, are ignored.
+    """
     value = record.get(name)
-    array = np.asarray(math.nan if value is None else value, float)
-    finite = array[np.isfinite(array)]
+    values = value if isinstance(value, list) else [value]
+    numbers = np.array([x for x in values if isinstance(x, int | float)], float)
+    finite = numbers[np.isfinite(numbers)]
     return float(np.median(finite)) if finite.size else math.nan
 
 
