@@ -105,7 +105,7 @@ def test_examples_of_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     programs = programs_of("docs/callbacks.md")
     with jax.debug_key_reuse(False), jax.numpy_rank_promotion("allow"):
         exec("\n".join(programs), {"__name__": "__main__"})
-    assert len(programs) == 4
+    assert len(programs) == 5
 
 
 def test_examples_of_warm_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_examples_of_warm_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("page", "number"), [("continue", 2), ("curriculum", 3), ("optimizers", 1)]
+    ("page", "number"), [("continue", 2), ("curriculum", 4), ("optimizers", 1)]
 )
 def test_examples_of_settings_and_phases(
     page: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -298,6 +298,9 @@ class Algorithm(NamedTuple):
         parts: Function from a state, or its `acting_state`, to the parts of the state that a warm
             start can copy, keyed by "networks", "optimizer", "statistics", "replay" and "archive".
             It only selects nodes of the state and computes nothing.
+        with_parameters: Function `(state, values)` that returns the state with other values of
+            environment parameters, keyed by name, or None. A curriculum defines it
+            (`rollax.algorithms.curriculum`).
     """
 
     init: InitFn
@@ -314,6 +317,7 @@ class Algorithm(NamedTuple):
     learn: Callable[[State, Any], tuple[State, Metrics]] | None = None
     placement: Callable[[State], Any] = lambda state: uniform_placement(state, False)
     parts: Callable[[State], dict[str, Any]] = lambda state: {}
+    with_parameters: Callable[[State, Mapping[str, Any]], State] | None = None
 
 
 def uniform_placement(part: PyTree, is_split: bool = True) -> Any:

@@ -50,6 +50,7 @@ def train(
     eval_arguments: SettingValues | None = None,
     sweep: SettingValues | None = None,
     randomize: SettingValues | None = None,
+    curriculum: SettingValues | None = None,
     opponents: Mapping[str, RunPath] | None = None,
     evolve: SettingValues | None = None,
     init_from: RunPath | Policy | None = None,
@@ -85,6 +86,11 @@ def train(
         randomize: Dictionary from the name of an environment parameter to its range, `(low, high)`.
             Training samples the parameter at the start of every episode
             (`rollax.environments.wrappers.DomainRandomization`). Evaluations use the fixed value.
+        curriculum: Dictionary from the name of an environment parameter to its values at equally
+            spaced levels from 0 to 1, such as `(first, last)`, or to a function of the level. The
+            level is the completed fraction of training, or follows the return of training (option
+            `curriculum_returns`). Evaluations use the last values. A callback may change a
+            parameter that has a single value (`RunEvent.set_arguments`).
         opponents: Dictionary from an agent type to a run. Agents of this type follow the policy of
             that run and do not learn. "RUN" or a result selects the last checkpoint of the run,
             "RUN@best" the best checkpoint, and "RUN@40960" the checkpoint at a step. The policies
@@ -147,6 +153,7 @@ def train(
         evolve=evolve,
         imports=tuple(dict.fromkeys((*modules, *packages))),
         randomize=randomize,
+        curriculum=curriculum,
     )
     warnings = _warn_about_eval_arguments(spec, custom_environment)
     spec = programs.with_custom_objects(spec, custom_environment, make_network)

@@ -22,6 +22,7 @@ from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.checkpoints.warm_start import SourceParts, WarmStart
 from rollax.training.compile import program as programs
+from rollax.training.compile.varied_parameters import fixed_environment
 from rollax.training.evaluation import members
 from rollax.training.opponents import (
     OPPONENTS_FOLDER,
@@ -123,7 +124,7 @@ def _make_policy(folder: Path, run: "_OpenRun", loaded: "_LoadedState") -> Polic
     """Return the policy of a checkpoint in the environment of training, with fixed parameters."""
     return Policy(
         spec=run.spec,
-        environment=programs.fixed_environment(run.spec, run.environment),
+        environment=fixed_environment(run.spec, run.environment),
         step=loaded.step,
         state=run.algorithm.acting_state(loaded.state),
         algorithm=run.algorithm,

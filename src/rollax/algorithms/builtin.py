@@ -55,6 +55,8 @@ class BuiltinAlgorithm(NamedTuple):
         unit: Unit of step counts, "steps" or "evaluations".
         console_metrics: Names of metrics that a run prints in addition to returns.
         evolve_metric: Default selection metric of population-based training.
+        derive_signals: Name of the function in `rollax.algorithms.learning_signals` that becomes
+            `AlgorithmEntry.derive_signals`.
     """
 
     config: str
@@ -66,6 +68,7 @@ class BuiltinAlgorithm(NamedTuple):
     unit: str = "steps"
     console_metrics: tuple[str, ...] = ()
     evolve_metric: str = "episode_return"
+    derive_signals: str = "watch_nothing"
 
 
 def _quality_diversity(
@@ -95,6 +98,7 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         network=ACTOR_CRITIC,
         derive_settings="derive_on_policy",
         check="check_actor_critic_settings",
+        derive_signals="watch_actor_critic",
     ),
     "ppo_rnd": BuiltinAlgorithm(
         config="PPORNDConfig",
@@ -103,6 +107,7 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         network=ACTOR_CRITIC,
         derive_settings="derive_on_policy",
         check="check_actor_critic_settings",
+        derive_signals="watch_actor_critic",
     ),
     "impala": BuiltinAlgorithm(
         config="ImpalaConfig",
@@ -111,6 +116,7 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         network=ACTOR_CRITIC,
         derive_settings="derive_on_policy",
         check="check_actor_critic_settings",
+        derive_signals="watch_actor_critic",
     ),
     "dqn": BuiltinAlgorithm(
         config="DQNConfig",
@@ -134,6 +140,7 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         network=STOCHASTIC_ACTOR_CRITICS,
         derive_settings="derive_replay",
         adapt_to_host="use_one_cycle_per_update",
+        derive_signals="watch_entropy_of_normalized_actions",
     ),
     "td3": BuiltinAlgorithm(
         config="TD3Config",

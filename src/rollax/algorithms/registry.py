@@ -9,8 +9,9 @@ from typing import NamedTuple
 import jax
 
 from rollax.algorithm import Algorithm, DerivedSettings
-from rollax.algorithms import derived_settings, network_checks
+from rollax.algorithms import derived_settings, learning_signals, network_checks
 from rollax.algorithms.builtin import BUILTIN_ALGORITHMS
+from rollax.algorithms.learning_signals import LearningSignals
 from rollax.coercion import coerce_arguments, format_value
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
@@ -42,6 +43,9 @@ class AlgorithmEntry(NamedTuple):
         derive_settings: Function from the config to the `DerivedSettings` of a run, such as the
             number of environments (`rollax.algorithms.derived_settings`).
         adapt_to_host: Function from the config to the config to use with simulators on the host.
+        derive_signals: Function `(config, network_config)` that returns the `LearningSignals` of a
+            run, the metrics that warnings about training read
+            (`rollax.algorithms.learning_signals`).
     """
 
     make: Callable[[Environment, NetworkFn], Algorithm]
@@ -55,6 +59,7 @@ class AlgorithmEntry(NamedTuple):
     evolve_metric: str = EPISODE_RETURN
     derive_settings: Callable[[Settings], DerivedSettings] = derived_settings.derive_nothing
     adapt_to_host: Callable[[Settings], Settings] = derived_settings.keep_settings
+    derive_signals: Callable[[Settings, Settings], LearningSignals] = learning_signals.watch_nothing
 
 
 def _load_builtin(name: str) -> AlgorithmEntry:
@@ -74,6 +79,7 @@ def _load_builtin(name: str) -> AlgorithmEntry:
         evolve_metric=builtin.evolve_metric,
         derive_settings=getattr(derived_settings, builtin.derive_settings),
         adapt_to_host=getattr(derived_settings, builtin.adapt_to_host),
+        derive_signals=getattr(learning_signals, builtin.derive_signals),
     )
 
 

@@ -215,10 +215,10 @@ def _parse_study_words(
         )
     except UnknownNameError as error:
         raise _suggest_sweep_option(error, rest) from None
-    if any(given[name] for name in ("sweep", "evolve", "opponents", "randomize")):
+    if any(given[name] for name in ("sweep", "evolve", "opponents", "randomize", "curriculum")):
         raise UsageError(
-            "--evolve.NAME, --opponents.TYPE and --randomize.NAME are options of `rollax train`. "
-            "Remove them from the sweep."
+            "--evolve.NAME, --opponents.TYPE, --randomize.NAME and --curriculum.NAME are options "
+            "of `rollax train`. Remove them from the sweep."
         )
     kinds = get_algorithm_entry(names[0])
 

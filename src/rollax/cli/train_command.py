@@ -88,6 +88,7 @@ def parse_train_words(
     rest, evolve = take_prefixed_options(rest, "--evolve.")
     rest, opponents = take_prefixed_options(rest, "--opponents.")
     rest, randomize = take_prefixed_options(rest, "--randomize.")
+    rest, curriculum = take_prefixed_options(rest, "--curriculum.")
     kinds = get_algorithm_entry(algorithm)
     registry.check_environment_id(environment)
     rest, file = take_option_value(rest, "--preset")
@@ -108,15 +109,22 @@ def parse_train_words(
         "network": parsed.network,
         "arguments": tuned.arguments | unwrap_single_values(env),
         "eval_arguments": unwrap_single_values(eval_env),
-        "sweep": {
-            name: [parse_number(name, value) for value in values] for name, values in sweep.items()
-        },
+        "sweep": _parse_numbers("--sweep.", sweep),
         "opponents": {kind: str(run) for kind, run in unwrap_single_values(opponents).items()},
         "evolve": evolve,
         "randomize": randomize,
+        "curriculum": _parse_numbers("--curriculum.", curriculum),
         "options": parsed.run,
     }
     return words_of, parsed.json
+
+
+def _parse_numbers(prefix: str, options: dict[str, list[str]]) -> dict[str, list[float]]:
+    """Return the values of options with a prefix as numbers, keyed by the name after the prefix."""
+    return {
+        name: [parse_number(f"{prefix}{name}", value) for value in values]
+        for name, values in options.items()
+    }
 
 
 def _result_or_interrupted(run: Callable[[], Result]) -> Result:

@@ -1,6 +1,6 @@
-"""Domain randomization, which samples physical parameters at the start of every episode."""
+"""Physical parameters of environments: access by name, and domain randomization."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +11,7 @@ import numpy as np
 from rollax.environments.environment import Environment, Transition
 from rollax.environments.wrapper import Wrapper, state_to_render
 from rollax.errors import UnknownNameError, UsageError
-from rollax.types import Action, Leaf, Observation, Setting, State, Task
+from rollax.types import Action, Leaf, Observation, PyTree, Setting, State, Task
 
 
 class DomainRandomization(Wrapper):
@@ -38,12 +38,11 @@ class DomainRandomization(Wrapper):
     places: tuple[int, ...] = eqx.field(static=True)  # indices in `jax.tree.leaves(env)`
 
     def __init__(self, env: Environment, ranges: Mapping[str, Setting]) -> None:
-        leaves = jax.tree_util.tree_leaves_with_path(env)
-        paths = [_format_path(path) for path, _ in leaves]
+        leaves = jax.tree.leaves(env)
         self.env = env
-        self.places = tuple(_find_leaf_index(env.name, name, paths) for name in ranges)
+        self.places = find_parameters(env, ranges)
         bounds = [
-            _to_leaf_bounds(env.name, name, span, leaves[index][1])
+            _to_leaf_bounds(env.name, name, span, leaves[index])
             for (name, span), index in zip(ranges.items(), self.places, strict=True)
         ]
         self.low, self.high = tuple(low for low, _ in bounds), tuple(high for _, high in bounds)
@@ -88,16 +87,32 @@ class DomainRandomization(Wrapper):
 
     def with_values(self, values: tuple[jax.Array, ...]) -> Any:
         """Return a copy of `env` whose randomized leaves have the given values."""
-        leaves, structure = jax.tree.flatten(self.env)
-        for index, value in zip(self.places, values, strict=True):
-            leaves[index] = value
-        return structure.unflatten(leaves)
+        return with_parameters(self.env, self.places, values)
 
 
-def _sample_uniform(key: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    if jnp.issubdtype(low.dtype, jnp.integer):
-        return jax.random.randint(key, low.shape, low, high + 1, low.dtype)
-    return jax.random.uniform(key, low.shape, low.dtype, low, high)
+def find_parameters(environment: Environment, names: Iterable[str]) -> tuple[int, ...]:
+    """Return the index in `jax.tree.leaves(environment)` of each parameter.
+
+    Args:
+        environment: Environment or wrapper.
+        names: Names of leaves. If several leaves have a name, use the path, for example
+            "params.gravity".
+
+    Raises:
+        UnknownNameError: If a name does not match any leaf.
+        UsageError: If a name matches several leaves.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(environment)
+    paths = [_format_path(path) for path, _ in leaves]
+    return tuple(_find_leaf_index(environment.name, name, paths) for name in names)
+
+
+def with_parameters(environment: PyTree, indices: Sequence[int], values: Sequence[Leaf]) -> Any:
+    """Return a copy of an environment with other values of the leaves at `indices`."""
+    leaves, structure = jax.tree.flatten(environment)
+    for index, value in zip(indices, values, strict=True):
+        leaves[index] = value
+    return structure.unflatten(leaves)
 
 
 def _format_path(path: jax.tree_util.KeyPath) -> str:
@@ -122,6 +137,12 @@ def _find_leaf_index(environment: str, name: str, paths: list[str]) -> int:
             f"that name. Write one of {', '.join(paths[index] for index in matches)}."
         )
     return matches[0]
+
+
+def _sample_uniform(key: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    if jnp.issubdtype(low.dtype, jnp.integer):
+        return jax.random.randint(key, low.shape, low, high + 1, low.dtype)
+    return jax.random.uniform(key, low.shape, low.dtype, low, high)
 
 
 def _to_leaf_bounds(

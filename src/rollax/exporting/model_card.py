@@ -16,7 +16,10 @@ from rollax.policy import Policy
 from rollax.runtime.printing import escape_control_characters
 from rollax.training.checkpoints import compatibility
 from rollax.training.checkpoints.warm_start import summarize_warm_start
-from rollax.training.console.messages import describe_opponent_pool, describe_randomization
+from rollax.training.console.messages import (
+    describe_opponent_pool,
+    describe_varied_parameters,
+)
 from rollax.training.evaluation.metrics import format_number
 from rollax.training.evaluation.statistics import summarize
 from rollax.training.run_folder import layout
@@ -120,11 +123,12 @@ def origin_rows(policy: Policy, document: Record) -> dict[str, str]:
         for kind in ("arguments", "eval_arguments")
     )
     pool = describe_opponent_pool(spec)
+    varied = describe_varied_parameters(spec)
     elite = [warning for warning in policy.warnings if warning.startswith("the elite")]
     return {
         "task": spec.environment + (f" ({arguments})" if arguments else ""),
         **({"evaluations differ in": evaluated} if evaluated else {}),
-        **({"randomization": ". ".join(describe_randomization(spec))} if spec.randomize else {}),
+        **({"training parameters": ". ".join(varied)} if varied else {}),
         **({"opponent pool": ". ".join(pool)} if pool else {}),
         "observations": str(environment.observation_space),
         "actions": str(environment.action_space),

@@ -52,4 +52,6 @@ def population(algorithm: Algorithm) -> Algorithm:
         state_metrics=jax.vmap(algorithm.state_metrics),
         learn=None if algorithm.learn is None else jax.vmap(algorithm.learn),
         parts=algorithm.parts,
+        with_parameters=algorithm.with_parameters
+        and jax.vmap(algorithm.with_parameters, in_axes=(0, None)),
     )

@@ -191,7 +191,17 @@ def evolving(algorithm: Algorithm, ranges: Ranges, metric: str = EPISODE_RETURN)
         ),
         learn=algorithm.learn and functools.partial(measure, algorithm.learn),
         parts=lambda state: algorithm.parts(state.members),
+        with_parameters=_adjust_members(algorithm.with_parameters),
     )
+
+
+def _adjust_members(
+    with_parameters: Callable[[State, PyTree], State] | None,
+) -> Callable[[EvolutionState, PyTree], EvolutionState] | None:
+    """Return a function that applies `Algorithm.with_parameters` to the members, or None."""
+    if with_parameters is None:
+        return None
+    return lambda state, values: state._replace(members=with_parameters(state.members, values))
 
 
 def add_measurement(

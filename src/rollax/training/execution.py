@@ -78,7 +78,7 @@ def run_in_folder(
             for line in [
                 *messages.describe_overridden_switches(),
                 messages.describe_run(spec, folder),
-                *messages.describe_randomization(spec),
+                *messages.describe_varied_parameters(spec),
                 *messages.describe_opponent_pool(spec),
                 *describe_inputs(spec, observed, network),
             ]:

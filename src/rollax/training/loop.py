@@ -27,6 +27,7 @@ from rollax.training.compile import program as programs
 from rollax.training.console.progress import format_duration
 from rollax.training.console.signals import StopRequest, StopRequested
 from rollax.training.evaluation import members
+from rollax.training.evaluation.curve_warnings import warn_about_curves
 from rollax.training.evaluation.metrics import default_metrics, format_training_metrics
 from rollax.training.evaluation.run_evaluation import evaluate_if_due, num_remaining_evaluations
 from rollax.training.result import Result
@@ -294,7 +295,9 @@ def _record_segment(
             timing["env_restarts"] = session.program.simulators.num_restarts
         values |= timing
         values |= run_callbacks(session, "metrics", values, updates=updates)
-        session.recorder.metrics(updates * session.spec.config.steps_per_update, values)
+        step = updates * session.spec.config.steps_per_update
+        session.recorder.metrics(step, values)
+        warn_about_curves(session, step, values)
     return values
 
 

@@ -1,6 +1,7 @@
 """Options of the training loop that runs on the host."""
 
 import dataclasses
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -26,8 +27,8 @@ COMPILED_EVAL_EPISODES, HOST_EVAL_EPISODES = 128, 10
 class RunOptions:
     """Options of the training loop on the host.
 
-    Only the number of steps, the seeds, `frame_stack`, and the options of warm starts, opponent
-    pools and evolution affect the trained policy.
+    Only the number of steps, the seeds, `frame_stack`, `curriculum_returns`, and the options of
+    warm starts, opponent pools and evolution affect the trained policy.
     """
 
     total_steps: int | None = None
@@ -80,6 +81,9 @@ class RunOptions:
     stop_when: str | None = None
     """Condition that stops the run after an evaluation: comparisons such as "return_mean>=195" with
     >=, >, <= or <, joined by "and"."""
+    curriculum_returns: tuple[float, ...] = ()
+    """Returns of training at which a curriculum (--curriculum.NAME) has its first and its last
+    values; default: the start and the end of training."""
     init_from: str | None = None
     """Folder of a run whose checkpoint initializes this run (warm start)."""
     init_checkpoint: str = "best"
@@ -182,10 +186,22 @@ class RunOptions:
         parse_workers(self.env_workers)
         if self.stop_when is not None:
             parse_stop_condition(self.stop_when)
+        self._check_curriculum_returns()
         self._check_warm_start()
         self._check_opponent_pool()
         if self.run_dir is not None:
             check_path("run_dir", self.run_dir)
+
+    def _check_curriculum_returns(self) -> None:
+        """Raise UsageError unless there are two finite returns in ascending order, or none."""
+        returns = self.curriculum_returns
+        if returns and not (
+            len(returns) == 2 and all(map(math.isfinite, returns)) and returns[0] < returns[1]
+        ):
+            raise UsageError(
+                f"curriculum_returns must be two numbers LOW HIGH with LOW < HIGH, got "
+                f"{format_value(returns)}."
+            )
 
     def _check_warm_start(self) -> None:
         """Raise UsageError for an unknown part, or an option that has no effect."""

@@ -23,7 +23,7 @@ from rollax.training.compile import update_program
 from rollax.training.compile.program import Program
 from rollax.training.console.progress import Display
 from rollax.training.console.run_timing import RunTiming
-from rollax.training.evaluation import members
+from rollax.training.evaluation import curve_warnings, members
 from rollax.training.evaluation.metrics import is_zero_sum_metric, rank_value
 from rollax.training.result import Result, StopWhenFn
 from rollax.training.run_folder import layout, lineage, phases, recorder
@@ -74,6 +74,9 @@ class Session:
         self.callbacks = CallbackRunner(callbacks, display.message)
         self.warm_start = warm_start
         self.quiet = quiet
+        self.monitor = curve_warnings.CurveMonitor(
+            curve_warnings.describe_watched_run(spec, program.environment)
+        )
         self.checkpoints = Checkpoints(
             folder / CHECKPOINTS_FOLDER,
             keep_last=spec.options.keep_last,
@@ -169,12 +172,14 @@ def _init_state(session: Session) -> State:
 
 
 def _restore_records(session: Session, step: int) -> list[MetricValues]:
-    """Restore the wall time and the last evaluation. Return the evaluation records up to `step`."""
+    """Restore time, evaluation and warnings. Return the evaluation records up to `step`."""
     path = session.folder / METRICS_FILE
     records = read_metrics(path) if path.exists() else []
     records = [record for record in records if record["step"] <= step]
     times = [record.get("wall_time") for record in records]
     session.start_time -= max((each for each in times if isinstance(each, int | float)), default=0)
+    for record in records:
+        session.monitor.observe(record)
     evaluations = [record for record in records if record.get("event") == "evaluation"]
     session.evaluation = evaluations[-1] if evaluations else {}
     return evaluations
@@ -274,9 +279,15 @@ def run_callbacks(
             scores=session.scores,
             episodes=episodes,
             result=result,
+            adjustable=session.spec.curriculum_values.adjustable,
         )
 
-    return session.callbacks.run(make_event, kind)
+    logged = session.callbacks.run(make_event, kind)
+    if session.callbacks.arguments:
+        session.state = changed_state.with_parameters(
+            session.program.algorithm, session.state, session.callbacks.arguments
+        )
+    return logged
 
 
 def save_checkpoint(session: Session) -> None:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from rollax.algorithm import Config, DerivedSettings
+from rollax.algorithms.curriculum import Curriculum
 from rollax.algorithms.registry import AlgorithmEntry, find_algorithm
 from rollax.coercion import coerce, coerce_dict, format_value
 from rollax.config import (
@@ -31,6 +32,8 @@ from rollax.training.options import RunOptions, check_evolve_options
 from rollax.training.presets import Preset, load_preset
 from rollax.training.run_folder.phases import Phase, best_phase_starts
 from rollax.training.value_ranges import (
+    check_curriculum,
+    parse_curriculum,
     parse_evolve_ranges,
     parse_randomized_ranges,
     parse_sweep_values,
@@ -68,6 +71,9 @@ class Spec:
         phases: Changes of settings by resumes, in order.
         randomize: Range of each environment parameter that training samples in every episode,
             keyed by name. Evaluations use the fixed values.
+        curriculum: Values of each environment parameter at equally spaced levels of the curriculum,
+            keyed by name. Evaluations use the last values. Callbacks may change a parameter with
+            one value.
     """
 
     algorithm: str
@@ -88,6 +94,13 @@ class Spec:
     imports: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ()
     randomize: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    curriculum: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def curriculum_values(self) -> Curriculum:
+        """Curriculum of the environment parameters."""
+        returns = self.options.curriculum_returns
+        return Curriculum(self.curriculum, (returns[0], returns[1]) if returns else None)
 
     @property
     def best_phase_starts(self) -> tuple[int, ...]:
@@ -242,6 +255,7 @@ def make_spec(
     evolve: SettingValues | None = None,
     imports: tuple[str, ...] = (),
     randomize: SettingValues | None = None,
+    curriculum: SettingValues | None = None,
 ) -> Spec:
     """Build and check the specification of a new run.
 
@@ -258,6 +272,7 @@ def make_spec(
         evolve: Range of each evolving setting, keyed by setting name, or None.
         imports: Names of modules that register environments or algorithms of the run.
         randomize: Range of each environment parameter that training samples, or None.
+        curriculum: Values of each environment parameter that changes during training, or None.
 
     Returns:
         The specification.
@@ -303,7 +318,9 @@ def make_spec(
         evolve=ranges,
         imports=imports,
         randomize=parse_randomized_ranges(randomize),
+        curriculum=parse_curriculum(curriculum),
     )
+    check_curriculum(spec.curriculum, spec.randomize, run_options)
     spec = with_eval_arguments(spec, differing_arguments)
     check_step_counts(spec)
     _check_learning_starts(spec)

@@ -28,6 +28,8 @@ from rollax.training.spec import (
     get_algorithm_entry,
 )
 from rollax.training.value_ranges import (
+    check_curriculum,
+    parse_curriculum,
     parse_evolve_ranges,
     parse_randomized_ranges,
     parse_sweep_values,
@@ -54,6 +56,7 @@ NEW_OPTION_DEFAULTS = {
     "opponent_pool_power": 2.0,
     "opponent_pool_types": [],
     "opponent_pool_runs": [],
+    "curriculum_returns": [],
 }
 NEW_CONFIG_DEFAULTS = {
     "frozen": [],
@@ -66,7 +69,12 @@ NEW_CONFIG_DEFAULTS = {
     "learning_rate_kl": 0.01,
 }
 # Defaults of keys that run folders of earlier versions lack.
-NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}, "updates_per_version": 0}
+NEW_KEY_DEFAULTS: Record = {
+    "phases": [],
+    "randomize": {},
+    "curriculum": {},
+    "updates_per_version": 0,
+}
 MAX_VALUES = 256  # values of one setting, such as layer sizes
 MAX_NODES, MAX_DEPTH = 100_000, 20  # of the values in the file
 # The C loader is ten times as fast.
@@ -255,6 +263,8 @@ def parse_spec(document: Record) -> Spec:
     traced = [name for name in traced_field_names(entry.config) if name != "total_updates"]
     values["sweep"] = parse_sweep_values(values["sweep"], entry.config, traced)
     values["randomize"] = parse_randomized_ranges(values["randomize"])
+    values["curriculum"] = parse_curriculum(values["curriculum"])
+    check_curriculum(values["curriculum"], values["randomize"], options)
     evolve = parse_evolve_ranges(document["evolve"], entry.config, traced)
     check_population(values["sweep"], evolve, options)
     spec = Spec(

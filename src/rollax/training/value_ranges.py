@@ -1,14 +1,17 @@
-"""Parsing of sweep values and of ranges for evolving settings."""
+"""Parsing of sweep values, ranges of evolving settings, and values of environment parameters."""
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
+
+import numpy as np
 
 from rollax.coercion import coerce, coerce_dict, format_value
 from rollax.config import check_range
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UnknownNameError, UsageError, describe_error
 from rollax.populations.evolution import Range
+from rollax.training.options import RunOptions
 from rollax.types import SettingValues
 
 
@@ -110,6 +113,96 @@ def parse_randomized_ranges(randomize: SettingValues | None) -> dict[str, tuple[
             )
         ranges[name] = (span.low, span.high)
     return ranges
+
+
+MAX_CURRICULUM_VALUES = 129  # of one parameter; 2**n + 1, so that levels can be halved
+
+
+def parse_curriculum(curriculum: SettingValues | None) -> dict[str, tuple[float, ...]]:
+    """Parse the values of environment parameters that change during training.
+
+    Args:
+        curriculum: Dictionary from the name of a parameter to a number, to numbers at equally
+            spaced levels from 0 to 1, or to a function of the level. None is an empty curriculum.
+
+    Returns:
+        The values at equally spaced levels, keyed by name.
+
+    Raises:
+        UsageError: If a value has another form or is not finite, or a function raises.
+    """
+    parsed = {}
+    for name, values in coerce_dict("curriculum", curriculum).items():
+        if callable(values):
+            parsed[name] = _sample_function(name, values)
+            continue
+        numbers = [values] if isinstance(values, int | float) else values
+        parsed[name] = coerce(f"curriculum {name}", numbers, tuple[float, ...])
+        is_short = 1 <= len(parsed[name]) <= MAX_CURRICULUM_VALUES
+        if not is_short or not all(map(math.isfinite, parsed[name])):
+            raise UsageError(
+                f"curriculum {name} must be 1 to {MAX_CURRICULUM_VALUES} finite numbers, such as "
+                f"the first and the last value (5, 10), got {format_value(values)}."
+            )
+    return parsed
+
+
+def _sample_function(name: str, function: Callable[[float], object]) -> tuple[float, ...]:
+    """Return the values of a function at equally spaced levels.
+
+    The number of levels is the smallest that reproduces `MAX_CURRICULUM_VALUES` values by linear
+    interpolation. A linear function has two.
+    """
+    levels = np.linspace(0.0, 1.0, MAX_CURRICULUM_VALUES)
+    try:
+        values = np.asarray([float(cast(Any, function(float(level)))) for level in levels])
+    except Exception as error:  # a user's function may raise anything
+        raise UsageError(
+            f"curriculum {name} must be a function from a level between 0 and 1 to a number, but "
+            f"it raised {describe_error(error)}. Correct the function."
+        ) from error
+    if not np.isfinite(values).all():
+        raise UsageError(
+            f"curriculum {name} must be finite at all levels from 0 to 1, got "
+            f"{values[~np.isfinite(values)][0]}. Correct the function."
+        )
+    tolerance = 1e-6 * max(np.ptp(values), np.abs(values).max() * 1e-3)
+    interval = MAX_CURRICULUM_VALUES - 1
+    while interval > 1:
+        kept = values[::interval]
+        if np.abs(np.interp(levels, levels[::interval], kept) - values).max() <= tolerance:
+            return tuple(kept.tolist())
+        interval //= 2
+    return tuple(values.tolist())
+
+
+def check_curriculum(
+    curriculum: Mapping[str, tuple[float, ...]],
+    randomize: Mapping[str, tuple[float, float]],
+    options: RunOptions,
+) -> None:
+    """Check that a curriculum does not conflict with other settings.
+
+    Args:
+        curriculum: Values of each parameter, keyed by name.
+        randomize: Range of each sampled parameter, keyed by name.
+        options: Options of the run.
+
+    Raises:
+        UsageError: If a parameter is also sampled, or an option has no effect.
+    """
+    for name in curriculum:
+        if name in randomize:
+            raise UsageError(
+                f"{name} must either follow a curriculum or be sampled by randomize, got both. "
+                "Remove one of them."
+            )
+    has_schedule = any(len(values) > 1 for values in curriculum.values())
+    if options.curriculum_returns and not has_schedule:
+        raise UsageError(
+            f"curriculum_returns {options.curriculum_returns} has no effect without a parameter "
+            "that changes. Add --curriculum.NAME FIRST LAST, or remove the option."
+        )
 
 
 def parse_range(value: object, min_log_ratio: float) -> Range | None:

@@ -219,8 +219,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def parse_number(name: str, value: str) -> float:
-    """Convert a value of the option `--sweep.NAME` to a float.
+def parse_number(option: str, value: str) -> float:
+    """Convert a value of an option such as `--sweep.NAME` to a float.
 
     Raises:
         UsageError: If the value is not a number.
@@ -228,9 +228,7 @@ def parse_number(name: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise UsageError(
-            f"--sweep.{name.replace('_', '-')} must be numbers, got {value!r}."
-        ) from None
+        raise UsageError(f"{option.replace('_', '-')} must be numbers, got {value!r}.") from None
 
 
 def check_seed(seed: int) -> None:

@@ -105,8 +105,9 @@ program. `rollax sweep` compares settings of all kinds. --preset FILE reads tune
 file. --evolve.NAME LOW HIGH [log|linear] tunes a setting within a range by population-based
 training over the members given by --seeds. --opponents.TYPE RUN makes agents of a type follow the
 policy of another run instead of learning. --randomize.NAME LOW HIGH samples a parameter of the
-environment in every training episode. --distributed trains one run with several processes.
-Pass it in each process. The processes are found through Slurm and similar systems, or by
+environment in every training episode. --curriculum.NAME FIRST LAST changes a parameter of the
+environment during training. --distributed trains one run with several processes. Pass it in each
+process. The processes are found through Slurm and similar systems, or by
 --coordinator HOST:PORT --num-processes N --process-id I. --import MODULE imports a module that
 registers custom environments or algorithms. Settings marked * determine array shapes. All others
 can be swept and evolved. Counts may be written as 1e6 or 100k."""

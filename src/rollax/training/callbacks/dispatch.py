@@ -1,5 +1,6 @@
 """Validation of the argument `callback`, and calls of callbacks during a run."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, get_args
 
@@ -103,6 +104,8 @@ class CallbackRunner:
     Attributes:
         should_stop: Whether a callback requested a stop or raised an exception.
         failure: Error for the first callback that raised an exception, or None.
+        arguments: Environment parameters that callbacks have changed in the last event, keyed by
+            name. The same in all processes.
     """
 
     def __init__(
@@ -118,6 +121,7 @@ class CallbackRunner:
         self._notify_fn = notify_fn
         self.should_stop = False
         self.failure: UsageError | None = None
+        self.arguments: dict[str, float] = {}
 
     def handles(self, kind: EventKind) -> bool:
         """Return whether a callback receives events of this kind."""
@@ -138,6 +142,7 @@ class CallbackRunner:
             first.
         """
         logged: MetricValues = {}
+        self.arguments = {}
         if not self.handles(kind) or (self.failure is not None and kind != "end"):
             return logged
         if processes.is_first_process():
@@ -147,6 +152,7 @@ class CallbackRunner:
                 if not self._call(callback, event):
                     break
                 logged |= event.logged
+                self.arguments |= event.arguments
         self._agree()
         return logged
 
@@ -194,7 +200,7 @@ class CallbackRunner:
         self.should_stop = True
 
     def _agree(self) -> None:
-        """Pass the decision and the failure of the first process to all processes."""
+        """Pass the decision, failure and arguments of the first process to all processes."""
         if processes.num_processes() == 1:
             return
         decision = _STOP if self.should_stop else _CONTINUE
@@ -204,6 +210,7 @@ class CallbackRunner:
         if agreed == _FAIL:
             text = processes.all_gather_text(str(self.failure or ""))[0]
             self.failure = self.failure or UsageError(text)
+        self.arguments = json.loads(processes.all_gather_text(json.dumps(self.arguments))[0])
 
     def raise_failure(self) -> None:
         """Raise the stored callback error, if any. Save the run before calling this method."""

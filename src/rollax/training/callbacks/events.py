@@ -1,12 +1,13 @@
 """Events of a run, and the types of the callbacks that receive them."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from rollax.acting.evaluation import Episodes
-from rollax.coercion import format_repr, format_value
+from rollax.coercion import coerce, format_repr, format_value
 from rollax.errors import UsageError
 from rollax.training.callbacks.user_functions import validate_custom_values
 from rollax.training.checkpoints.summary import MemberScores
@@ -38,6 +39,8 @@ class RunEvent:
         result: Result of the run for an "end" event, otherwise None.
         logged: Values that the callback has logged, keyed by name.
         stop_reason: Reason that was passed to `stop`, or None if no stop was requested.
+        adjustable: Names of the environment parameters that `set_arguments` can change.
+        arguments: Values that were passed to `set_arguments`, keyed by name.
     """
 
     kind: EventKind
@@ -50,8 +53,10 @@ class RunEvent:
     scores: MemberScores | None = None
     episodes: Episodes | None = None
     result: Result | None = None
+    adjustable: tuple[str, ...] = ()
     logged: MetricValues = dataclasses.field(default_factory=dict, init=False)
     stop_reason: str | None = dataclasses.field(default=None, init=False)
+    arguments: dict[str, float] = dataclasses.field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         return format_repr("RunEvent", kind=self.kind, step=self.step, values=len(self.values))
@@ -88,6 +93,37 @@ class RunEvent:
             reason: Reason that the stop message shows.
         """
         self.stop_reason = str(reason)
+
+    def set_arguments(self, **arguments: float) -> None:
+        """Change parameters of the training environment, from the next update on.
+
+        The run must declare each of them with one value, for example with
+        `rollax.train(..., curriculum={"gravity": 9.8})`.
+
+        Args:
+            **arguments: New values, keyed by the name of the parameter. For a population, they
+                apply to all members.
+
+        Raises:
+            UsageError: If a parameter is not declared, if a value is not a finite number, or if
+                the event is a "checkpoint" or "end" event.
+        """
+        if self.kind not in RECORDED_KINDS:
+            raise UsageError(
+                f"set_arguments must be called in on_metrics or on_evaluation, got an event of "
+                f"kind {self.kind}, whose step may depend on the clock. Move the call."
+            )
+        for name, value in arguments.items():
+            if name not in self.adjustable:
+                raise UsageError(
+                    f"set_arguments can change {', '.join(self.adjustable) or 'no parameter'}, got "
+                    f"{name}. Declare it as curriculum={{{name!r}: VALUE}} if it is a number, or "
+                    f"start a phase: rollax.resume({str(self.folder)!r}, arguments={{...}})."
+                )
+            number = coerce(f"set_arguments {name}", value, float)
+            if not math.isfinite(number):
+                raise UsageError(f"set_arguments {name} must be finite, got {number}.")
+            self.arguments[name] = number
 
 
 class MetricsCallback(Protocol):

@@ -26,6 +26,24 @@ def with_settings(algorithm: Algorithm, state: State, values: Mapping[str, float
     return algorithm.with_config(state, dataclasses.replace(config, **new_values))
 
 
+def with_parameters(algorithm: Algorithm, state: State, values: Mapping[str, float]) -> State:
+    """Return the state with new values of environment parameters, equal for all members.
+
+    Args:
+        algorithm: Algorithm with a curriculum, vectorized over members if the state is of a
+            population.
+        state: State of a single run or of a population.
+        values: New values, keyed by the name of the parameter.
+    """
+    assert algorithm.with_parameters is not None, "only a curriculum has such parameters"
+    changed = algorithm.with_parameters(state, dict(values))
+
+    def place(old: jax.Array, new: jax.Array) -> jax.Array:
+        return new if new is old else jax.device_put(new, old.sharding)
+
+    return jax.tree.map(place, state, changed)
+
+
 def _full_like(template: jax.Array, value: float) -> jax.Array:
     """Return an array filled with `value`, with the shape, dtype and sharding of `template`."""
     return jax.jit(

@@ -21,7 +21,6 @@ from rollax.algorithm import Algorithm, Metrics
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
-from rollax.environments.randomization import DomainRandomization
 from rollax.environments.trace_cache import ObjectCache
 from rollax.environments.wrappers import AgentId, FrameStack
 from rollax.errors import UsageError, describe_error
@@ -37,6 +36,13 @@ from rollax.training.compile.placement import (
 )
 from rollax.training.compile.segments import segment
 from rollax.training.compile.update_program import TrainingPrograms, compile_with_timing
+from rollax.training.compile.varied_parameters import (
+    check_traced_parameters,
+    fixed_environment,
+    follow_curriculum,
+    randomize_episodes,
+    with_last_parameters,
+)
 from rollax.training.options import COMPILED_EVAL_EPISODES
 from rollax.training.simulators.runner import SimulatorRunner
 from rollax.training.spec import (
@@ -126,7 +132,7 @@ def build_algorithm_and_environment(
 def _build_algorithm_and_environment(
     spec: Spec, environment: Environment | None, make_network: NetworkFn | None
 ) -> tuple[Algorithm, Environment]:
-    kinds = get_algorithm_entry(spec.algorithm)
+    entry = get_algorithm_entry(spec.algorithm)
     if environment is None:
         if spec.own_environment:
             raise UsageError(
@@ -136,19 +142,23 @@ def _build_algorithm_and_environment(
         environment = make_environment(spec)
     pool_runs = environment if isinstance(environment, PoolRuns) else None
     plain = environment if pool_runs is None else pool_runs.env
-    environment = wrap_for_networks(spec, _randomize_episodes(spec, plain))
+    environment = wrap_for_networks(spec, randomize_episodes(spec, plain))
     if make_network is None:
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("This run used a custom network. Pass it again as network=...")
-        make_network = functools.partial(kinds.make_network, environment, spec.network)
-    algorithm = _make_algorithm(spec, environment, make_network, pool_runs)
+        make_network = functools.partial(entry.make_network, environment, spec.network)
+    make = functools.partial(_make_algorithm, spec, make_network, pool_runs)
+    algorithm = follow_curriculum(spec, make, environment)
     # Jitted functions are traced only once.
     init, step = (jax.jit(function, inline=True) for function in (algorithm.init, algorithm.step))
-    return algorithm._replace(init=init, step=step), environment
+    algorithm = algorithm._replace(init=init, step=step)
+    if spec.curriculum:
+        check_traced_parameters(spec, algorithm, abstract_member_state(spec, algorithm))
+    return algorithm, environment
 
 
 def _make_algorithm(
-    spec: Spec, environment: Environment, make_network: NetworkFn, pool_runs: PoolRuns | None
+    spec: Spec, make_network: NetworkFn, pool_runs: PoolRuns | None, environment: Environment
 ) -> Algorithm:
     """Build the algorithm of a run, with a pool of opponents if the run has one."""
     make = get_algorithm_entry(spec.algorithm).make
@@ -159,32 +169,6 @@ def _make_algorithm(
         return make(environment, make_network)
 
     return self_play(make_in, environment, spec.pool_config, pool_runs)
-
-
-def _randomize_episodes(spec: Spec, environment: Environment) -> Environment:
-    """Return the environment of training, which samples the parameters in `spec.randomize`."""
-    if not spec.randomize:
-        return environment
-    if is_on_host(environment):
-        raise UsageError(
-            f"randomize must be used with a compiled environment, and {environment.name} is a "
-            "simulator on the host. Sample its parameters in its reset method."
-        )
-    return DomainRandomization(environment, spec.randomize)
-
-
-def fixed_environment(spec: Spec, environment: Environment) -> Environment:
-    """Return the environment of training with fixed parameters, without `spec.randomize`.
-
-    Args:
-        spec: Specification of the run.
-        environment: Environment of training, or the environment object that the user passed.
-    """
-    has_agent_ids = isinstance(environment, AgentId)
-    randomized = environment.env if has_agent_ids else environment
-    if not spec.randomize or not isinstance(randomized, DomainRandomization):
-        return environment
-    return AgentId(randomized.env) if has_agent_ids else randomized.env
 
 
 def adapt_to_environment(spec: Spec, environment: Environment | None = None) -> Spec:
@@ -273,8 +257,12 @@ def _make_evaluation_environment(spec: Spec) -> Environment:
     return _objects_by_spec.get_or_make(
         spec,
         "evaluated",
-        lambda: wrap_for_networks(
-            spec, make_environment(spec, is_evaluation=bool(spec.eval_arguments))
+        lambda: with_last_parameters(
+            spec,
+            wrap_for_networks(
+                spec, make_environment(spec, is_evaluation=bool(spec.eval_arguments))
+            ),
+            except_names=spec.eval_arguments,
         ),
     )
 

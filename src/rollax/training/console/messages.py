@@ -41,14 +41,37 @@ def describe_run(spec: Spec, folder: Path) -> str:
     return f"{spec.algorithm} on {environment}, run folder {folder}"
 
 
-def describe_randomization(spec: Spec) -> list[str]:
-    """Return a line about the randomized parameters of training, or an empty list."""
-    if not spec.randomize:
-        return []
-    ranges = ", ".join(
-        f"{name} from {low:g} to {high:g}" for name, (low, high) in spec.randomize.items()
-    )
-    return [f"Every training episode samples {ranges}. Evaluations use the fixed values"]
+def describe_varied_parameters(spec: Spec) -> list[str]:
+    """Return lines about the environment parameters that training samples or changes."""
+    lines = []
+    if spec.randomize:
+        ranges = ", ".join(
+            f"{name} from {low:g} to {high:g}" for name, (low, high) in spec.randomize.items()
+        )
+        lines.append(f"Every training episode samples {ranges}. Evaluations use the fixed values")
+    if spec.curriculum:
+        lines.append(_describe_curriculum(spec))
+    return lines
+
+
+def _describe_curriculum(spec: Spec) -> str:
+    """Return a line about the curriculum of a run."""
+    scheduled = [
+        f"{name} from {points[0]:g} to {points[-1]:g}"
+        for name, points in spec.curriculum.items()
+        if len(points) > 1
+    ]
+    returns = spec.options.curriculum_returns
+    by = f"between the returns {returns[0]:g} and {returns[1]:g}" if returns else "over training"
+    adjustable = spec.curriculum_values.adjustable
+    parts = [f"changes {', '.join(scheduled)} {by}"] if scheduled else []
+    parts += [f"lets callbacks change {', '.join(adjustable)}"] if adjustable else []
+    evaluated = {name: points[-1] for name, points in spec.curriculum.items()}
+    evaluated |= {
+        name: spec.eval_arguments[name] for name in evaluated.keys() & spec.eval_arguments
+    }
+    values = ", ".join(f"{name} {format_value(value)}" for name, value in evaluated.items())
+    return f"The curriculum {' and '.join(parts)}. Evaluations use {values}"
 
 
 def describe_opponent_pool(spec: Spec) -> list[str]:
@@ -119,7 +142,7 @@ def describe_result(
         f"{OUTCOMES[result.status]} {result.steps:,} steps in "
         f"{format_duration(result.wall_time)}. Run folder: {result.folder}",
         *result_tables.format_sweep_table(spec, result.scores),
-        *(f"  {line}" for line in describe_randomization(spec)),
+        *(f"  {line}" for line in describe_varied_parameters(spec)),
     ]
     has_best = result.best is not None and bool(spec.options.keep_best)
     if result.best is not None and has_best:

@@ -8,11 +8,11 @@ from rich.text import Text
 from rollax.acting.evaluation import Episodes
 from rollax.distributed import processes
 from rollax.environments.capabilities import capabilities, has_closed_form
-from rollax.training.compile import program as programs
 from rollax.training.compile import update_program
 from rollax.training.console.archive_map import render_archive_map
 from rollax.training.console.signals import StopRequested, set_activity
 from rollax.training.evaluation import members
+from rollax.training.evaluation.curve_warnings import warn_about_curves
 from rollax.training.evaluation.metrics import (
     USER_METRICS_KEY,
     default_metrics,
@@ -133,11 +133,8 @@ def _show_evaluation(session: Session, episodes: Episodes, values: MetricValues)
     session.display.message(f"{session.num_frames:>13,} steps  {text}")
     if processes.num_processes() == 1:  # other processes hold parts of the state
         session.display.picture(lambda: _render_map(session))
-    if values["unfinished"] > 0:
-        limit = programs.max_eval_steps(environment, spec)
-        session.warn(
-            f"{values['unfinished']:.0%} of these episodes did not end within {limit} steps"
-        )
+    evaluation = {**session.evaluation, "event": "evaluation"}
+    warn_about_curves(session, session.num_frames, evaluation)
 
 
 def _render_map(session: Session) -> Text | None:

@@ -61,6 +61,7 @@ _PERSISTENT_OPTIONS = (
     "seed",
     "seeds",
     "sweep_paired",
+    "curriculum_returns",
     *(f.name for f in dataclasses.fields(RunOptions) if f.name.startswith("evolve_")),
 )
 

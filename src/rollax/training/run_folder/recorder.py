@@ -230,6 +230,10 @@ class Recorder:
         """Write the record of one generation of an evolving population."""
         self._lineage_sink.write(step, values)
 
+    def warning(self, step: int, values: MetricValues) -> None:
+        """Write a warning about the curves of the run as a line with `"event": "warning"`."""
+        self._metrics_sink.write(step, {"event": "warning", **values})
+
     def close(self) -> None:
         """Close all sinks."""
         self._metrics_sink.close()
@@ -263,6 +267,7 @@ class NullRecorder:
 
     def metrics(self, step: int, values: MetricValues) -> None: ...
     def generation(self, step: int, values: MetricValues) -> None: ...
+    def warning(self, step: int, values: MetricValues) -> None: ...
     def sync(self) -> None: ...
     def close(self) -> None: ...
 

@@ -199,6 +199,8 @@ def format_train_command(spec: Spec, folder: str, rollax: str = "rollax") -> str
         arguments += [f"--evolve.{_to_dashes(name)}", str(span.low), str(span.high), span.scale]
     for name, (low, high) in spec.randomize.items():
         arguments += [f"--randomize.{_to_dashes(name)}", str(low), str(high)]
+    for name, points in spec.curriculum.items():
+        arguments += [f"--curriculum.{_to_dashes(name)}", *map(str, points)]
     arguments += [
         argument
         for kind, run in spec.opponents.items()
@@ -267,6 +269,7 @@ def format_train_script(spec: Spec, folder: str) -> str:
         name: (span.low, span.high, span.scale) for name, span in spec.evolve.items()
     }
     groups["randomize"] = dict(spec.randomize)
+    groups["curriculum"] = dict(spec.curriculum)
     groups["opponents"] = dict(spec.opponents)
     lines = [
         "import rollax",

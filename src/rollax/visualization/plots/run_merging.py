@@ -74,6 +74,7 @@ def experiment_settings(run: RunCurves) -> dict[str, Any]:
         "opponent_pool": (spec.pool_config, spec.options.opponent_pool_runs),
         "total_steps": spec.options.total_steps,
         "randomize": spec.randomize,
+        "curriculum": spec.curriculum,
         "phases": [(phase.step, phase.changes) for phase in spec.phases],
         "agent_type": run.agent_type,
     }

@@ -13,6 +13,7 @@ from rollax.training.checkpoints import compatibility
 from rollax.training.checkpoints.warm_start import summarize_warm_start
 from rollax.training.console import messages, result_tables
 from rollax.training.console.progress import format_duration
+from rollax.training.evaluation.curve_warnings import WARNING_EVENT
 from rollax.training.evaluation.metrics import (
     format_finite_count,
     format_number,
@@ -145,10 +146,9 @@ def runs_section(runs: list[RunFacts], lines: Mapping[Path, str]) -> Section:
             "started",
             "duration",
         )
-        return Section(
-            "Runs",
-            [table_html(head, [_table_row(run, lines.get(run.folder, "-")) for run in runs])],
-        )
+        table = table_html(head, [_table_row(run, lines.get(run.folder, "-")) for run in runs])
+        warnings = [f"{run.name}: {text}" for run in runs for text in _list_warnings(run)]
+        return Section("Runs", [table, *map(paragraph_html, warnings)])
     run = runs[0]
     parts = [description_list_html(_describe_run(run))]
     if run.sweep:
@@ -184,11 +184,12 @@ def _describe_run(run: RunFacts) -> dict[str, str]:
     facts = {
         "algorithm": f"{spec.algorithm}: {entry.summary}" if entry.summary else spec.algorithm,
         "environment": _format_environment(spec),
-        "randomization": ". ".join(messages.describe_randomization(spec)),
+        "training parameters": ". ".join(messages.describe_varied_parameters(spec)),
         "opponents": ", ".join(spec.opponents),
         "opponent pool": ". ".join(messages.describe_opponent_pool(spec)),
         "started from": summarize_warm_start(run.folder),
         "status": _format_status(run, entry.unit),
+        "warnings": " ".join(_list_warnings(run)),
         "members": _format_members(spec),
         "best checkpoint": _format_best(run),
         "last evaluation": _format_last_evaluation(run),
@@ -202,6 +203,15 @@ def _describe_run(run: RunFacts) -> dict[str, str]:
         "folder": str(run.folder),
     }
     return {name: text for name, text in facts.items() if text}
+
+
+def _list_warnings(run: RunFacts) -> list[str]:
+    """Return the warnings about the curves of a run, with the step at which each was given."""
+    return [
+        f"Step {record['step']:,}: {record.get('text')}"
+        for record in run.records
+        if record.get("event") == WARNING_EVENT
+    ]
 
 
 def _format_environment(spec: Spec) -> str:

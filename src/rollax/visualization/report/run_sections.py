@@ -190,6 +190,13 @@ def reproduction_section(runs: list[RunFacts]) -> Section:
             " The following changed settings in phases, and the commands train from the start with "
             f"the settings of the last phase: {', '.join(changed)}."
         )
+    adjusted = [run.name for run in runs if run.spec.curriculum_values.adjustable]
+    if adjusted:
+        note += (
+            " Callbacks may have changed parameters of the environment in the following, and the "
+            "commands do not contain callbacks. The metrics curriculum/NAME have the values: "
+            f"{', '.join(adjusted)}."
+        )
     return Section(
         "Reproduce this run" if len(runs) == 1 else "Reproduce these runs",
         [*parts, paragraph_html(note)],
