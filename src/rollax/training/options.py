@@ -13,7 +13,7 @@ from rollax.config import MAX_INT32, describe_range
 from rollax.environments.environment import INFO_REDUCTIONS
 from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import EvolutionConfig, Range
-from rollax.populations.self_play import OpponentSampling
+from rollax.populations.self_play import OpponentSampling, PoolConfig
 from rollax.training.callbacks.stop_conditions import parse_stop_condition
 
 MAX_COUNT = 2**53
@@ -216,6 +216,17 @@ class RunOptions:
                     f"{name} ({format_value(value)}) has no effect without init_from. Set "
                     "init_from to a run, or remove the option."
                 )
+
+    def make_pool_config(self, updates_per_version: int) -> PoolConfig:
+        """Return the settings of the pool of opponents."""
+        return PoolConfig(
+            size=self.opponent_pool,
+            updates_per_version=updates_per_version,
+            sampling=self.opponent_pool_sampling,
+            fraction=self.opponent_pool_fraction,
+            power=self.opponent_pool_power,
+            types=self.opponent_pool_types,
+        )
 
     def _check_opponent_pool(self) -> None:
         """Raise UsageError for an option of the pool that has no effect."""

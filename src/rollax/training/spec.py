@@ -140,15 +140,7 @@ class Spec:
     @property
     def pool_config(self) -> PoolConfig:
         """Settings of the pool of opponents."""
-        options = self.options
-        return PoolConfig(
-            size=options.opponent_pool,
-            updates_per_version=self.updates_per_version,
-            sampling=options.opponent_pool_sampling,
-            fraction=options.opponent_pool_fraction,
-            power=options.opponent_pool_power,
-            types=options.opponent_pool_types,
-        )
+        return self.options.make_pool_config(self.updates_per_version)
 
     @property
     def evolve_metric(self) -> str:

@@ -147,7 +147,13 @@ def _build_algorithm_and_environment(
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("This run used a custom network. Pass it again as network=...")
         make_network = functools.partial(entry.make_network, environment, spec.network)
-    make = functools.partial(_make_algorithm, spec, make_network, pool_runs)
+    network_fn = make_network
+
+    def make(environment: Environment) -> Algorithm:
+        return entry.make(environment, network_fn)
+
+    if spec.options.opponent_pool:
+        make = functools.partial(self_play, make, config=spec.pool_config, other_runs=pool_runs)
     algorithm = follow_curriculum(spec, make, environment)
     # Jitted functions are traced only once.
     init, step = (jax.jit(function, inline=True) for function in (algorithm.init, algorithm.step))
@@ -155,20 +161,6 @@ def _build_algorithm_and_environment(
     if spec.curriculum:
         check_traced_parameters(spec, algorithm, abstract_member_state(spec, algorithm))
     return algorithm, environment
-
-
-def _make_algorithm(
-    spec: Spec, make_network: NetworkFn, pool_runs: PoolRuns | None, environment: Environment
-) -> Algorithm:
-    """Build the algorithm of a run, with a pool of opponents if the run has one."""
-    make = get_algorithm_entry(spec.algorithm).make
-    if not spec.options.opponent_pool:
-        return make(environment, make_network)
-
-    def make_in(environment: Environment) -> Algorithm:
-        return make(environment, make_network)
-
-    return self_play(make_in, environment, spec.pool_config, pool_runs)
 
 
 def adapt_to_environment(spec: Spec, environment: Environment | None = None) -> Spec:
