@@ -1,6 +1,8 @@
 """Tests of self-play with a pool of past versions of the policy."""
 
+import dataclasses
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from rollax.populations.self_play import (
     sampling_log_weights,
     self_play,
 )
+from rollax.training.spec import get_algorithm_entry
 
 CONFIG = rollax.PPOConfig(num_envs=8, num_steps=4, num_minibatches=2, num_epochs=1)
 NETWORK = rollax.NetworkConfig(hidden=(4,))
@@ -95,6 +98,48 @@ def test_episodes_of_opponents_are_not_counted() -> None:
     )
     assert games == CONFIG.num_envs * CONFIG.num_steps
     assert 0.0 <= float(metrics.values["pool_win_rate"]) <= 1.0
+
+
+def test_opponents_with_memory_start_with_their_initial_memory() -> None:
+    """The memory of an opponent after its first step is that of a policy without a past."""
+    network = rollax.NetworkConfig(hidden=(4,), core="gru", core_size=4)
+
+    def make(environment: rollax.Environment) -> rollax.Algorithm:
+        return rollax.ppo(environment, functools.partial(rollax.actor_critic, environment, network))
+
+    config = dataclasses.replace(CONFIG, sequence_length=4)
+    algorithm = self_play(make, RockPaperScissors(rounds=3), PoolConfig(size=1, fraction=1.0))
+    state, _ = jax.jit(algorithm.step)(algorithm.init(jax.random.key(0), config))
+    (carry,) = state.learner.actor.env_state.carries
+    # After 4 steps, every environment is at the first step of its second episode.
+    assert np.all(np.asarray(state.learner.actor.episode_length) <= 1)
+    obs = RockPaperScissors(rounds=3).reset(jax.random.key(0))[1]
+    first = algorithm.initial_carry(state)
+    initial = self_play_initial_state(make, config)
+    _, after = algorithm.act(initial, obs, first, jax.random.key(1), False)
+    for leaf, expected in zip(jax.tree.leaves(carry), jax.tree.leaves(after), strict=True):
+        np.testing.assert_allclose(leaf, np.broadcast_to(expected, leaf.shape), atol=1e-6)
+
+
+def self_play_initial_state(
+    make: Callable[[rollax.Environment], rollax.Algorithm], config: rollax.PPOConfig
+) -> SelfPlayState:
+    """Return the initial state, whose policy is the only version in the pool."""
+    algorithm = self_play(make, RockPaperScissors(rounds=3), PoolConfig(size=1, fraction=1.0))
+    return algorithm.init(jax.random.key(0), config)
+
+
+def test_off_policy_algorithms_support_a_pool() -> None:
+    def make(environment: rollax.Environment) -> rollax.Algorithm:
+        entry = get_algorithm_entry("dqn")
+        return entry.make(
+            environment, functools.partial(entry.make_network, environment, entry.network_config())
+        )
+
+    config = rollax.DQNConfig(num_envs=4, num_steps=4, capacity=256, batch_size=8, warmup=8)
+    algorithm = self_play(make, RockPaperScissors(), PoolConfig(size=1, fraction=1.0))
+    _, metrics = jax.jit(algorithm.step)(algorithm.init(jax.random.key(0), config))
+    assert float(metrics.episodes.number) == 4 * 4
 
 
 def test_sampling_weights() -> None:

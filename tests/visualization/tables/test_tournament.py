@@ -2,10 +2,13 @@
 
 import csv
 import io
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 import rollax
 from rollax import UsageError
@@ -101,3 +104,23 @@ def test_policies_that_do_not_fit(runs: list[Path], tmp_path: Path) -> None:
             quiet=True,
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_report_shows_the_ratings(runs: list[Path], tmp_path: Path) -> None:
+    page = Path(rollax.report(runs[0], path=tmp_path / "report.html")).read_text()
+    assert "Opponents" in page and re.search(r">version \d", page) and ">Elo<" in page
+
+
+def test_no_policy_outside_of_the_folder_is_read(runs: list[Path], tmp_path: Path) -> None:
+    """A folder from somebody else may name other folders as its opponents."""
+    received = Path(shutil.copytree(runs[0], tmp_path / "received"))
+    settings = yaml.safe_load((received / "config.yaml").read_text())
+    settings["options"]["opponent_pool_runs"] = [str(runs[1])]
+    (received / "config.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.raises(UsageError, match="must be opponent_pool/0, the run's own copy"):
+        rollax.load(received)
+    settings["options"]["opponent_pool_runs"] = ["opponent_pool/0"]
+    (received / "config.yaml").write_text(yaml.safe_dump(settings))
+    (received / "opponent_pool").symlink_to(runs[1].parent)
+    with pytest.raises(UsageError, match="must not be a link"):
+        rollax.load(received)
