@@ -255,6 +255,10 @@ def test_all_processes_follow_the_first_one(monkeypatch: pytest.MonkeyPatch) -> 
     )
     monkeypatch.setattr(processes, "all_gather_text", lambda mine: text)
     runner = CallbackRunner(parse_callbacks(fail), print)
+    decision, text = 4, ['{"gravity": 12.0}', "{}"]
+    assert runner.run(make_event, "metrics") == {} and runner.arguments == {"gravity": 12.0}
+    assert not runner.should_stop
+    text = ["callback: fail raised ZeroDivisionError", ""]
     for decision in (0, 1, 2):
         assert runner.run(make_event, "metrics") == {}
         assert runner.should_stop == (decision > 0)

@@ -15,6 +15,7 @@ EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 METHODS: dict[str, EventKind] = {f"on_{kind}": kind for kind in EVENT_KINDS}
 _METHOD_PREFIXES = ("on_", "_on_")  # of methods of callbacks, also in other libraries
 _CONTINUE, _STOP, _FAIL = range(3)  # decisions of the first process
+_SETS_ARGUMENTS = 4  # added to the decision if callbacks have changed parameters
 
 
 class NamedCallback(NamedTuple):
@@ -205,12 +206,16 @@ class CallbackRunner:
             return
         decision = _STOP if self.should_stop else _CONTINUE
         decision = decision if self.failure is None else _FAIL
-        agreed = int(processes.all_gather_numbers(decision)[0, 0])
+        decision += _SETS_ARGUMENTS if self.arguments else 0
+        sets_arguments, agreed = divmod(
+            int(processes.all_gather_numbers(decision)[0, 0]), _SETS_ARGUMENTS
+        )
         self.should_stop = agreed != _CONTINUE
         if agreed == _FAIL:
             text = processes.all_gather_text(str(self.failure or ""))[0]
             self.failure = self.failure or UsageError(text)
-        self.arguments = json.loads(processes.all_gather_text(json.dumps(self.arguments))[0])
+        if sets_arguments:
+            self.arguments = json.loads(processes.all_gather_text(json.dumps(self.arguments))[0])
 
     def raise_failure(self) -> None:
         """Raise the stored callback error, if any. Save the run before calling this method."""
