@@ -5,7 +5,9 @@ its entry in `rollax.algorithms.registry` and its command line. It refers to mod
 by name, so that public names are available without importing JAX.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+DemonstrationUse = Literal["none", "optional", "required"]
 
 
 class NetworkReference(NamedTuple):
@@ -55,6 +57,7 @@ class BuiltinAlgorithm(NamedTuple):
         unit: Unit of step counts, "steps" or "evaluations".
         console_metrics: Names of metrics that a run prints in addition to returns.
         evolve_metric: Default selection metric of population-based training.
+        demonstrations: Use of demonstrations, "none", "optional" or "required".
     """
 
     config: str
@@ -66,6 +69,7 @@ class BuiltinAlgorithm(NamedTuple):
     unit: str = "steps"
     console_metrics: tuple[str, ...] = ()
     evolve_metric: str = "episode_return"
+    demonstrations: DemonstrationUse = "none"
 
 
 def _quality_diversity(
@@ -118,6 +122,7 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         network=Q_NETWORK,
         derive_settings="derive_replay",
         adapt_to_host="use_one_cycle_per_update",
+        demonstrations="optional",
     ),
     "pqn": BuiltinAlgorithm(
         config="PQNConfig",
@@ -133,6 +138,7 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         network=STOCHASTIC_ACTOR_CRITICS,
         derive_settings="derive_replay",
         adapt_to_host="use_one_cycle_per_update",
+        demonstrations="optional",
     ),
     "td3": BuiltinAlgorithm(
         config="TD3Config",
@@ -140,6 +146,18 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         network=DETERMINISTIC_ACTOR_CRITICS,
         derive_settings="derive_replay",
         adapt_to_host="use_one_cycle_per_update",
+        demonstrations="optional",
+    ),
+    "bc": BuiltinAlgorithm(
+        config="BCConfig",
+        summary="behavior cloning: imitates demonstrations by maximum likelihood, optional memory",
+        network=ACTOR_CRITIC,
+        derive_settings="derive_behavior_cloning",
+        check="check_sequence_length",
+        unit="samples",
+        console_metrics=("log_prob",),
+        evolve_metric="log_prob",
+        demonstrations="required",
     ),
     "map_elites": _quality_diversity(
         "MAPElitesConfig", ": keeps the best policy or solution of every cell of behaviors"

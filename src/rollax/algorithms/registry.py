@@ -10,13 +10,13 @@ import jax
 
 from rollax.algorithm import Algorithm, DerivedSettings
 from rollax.algorithms import derived_settings, network_checks
-from rollax.algorithms.builtin import BUILTIN_ALGORITHMS
+from rollax.algorithms.builtin import BUILTIN_ALGORITHMS, DemonstrationUse
 from rollax.coercion import coerce_arguments, format_value
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
 from rollax.populations.evolution import EPISODE_RETURN
-from rollax.types import NetworkFn, Parameters, Settings
+from rollax.types import Parameters, Settings
 
 ENTRY_POINT_GROUP = "rollax.algorithms"
 
@@ -26,14 +26,16 @@ class AlgorithmEntry(NamedTuple):
 
     Attributes:
         make: Function `(environment, network)` that returns the algorithm. `network` is a function
-            from a random key to a network.
+            from a random key to a network. If `demonstrations` is not "none", the function has a
+            third, optional argument `demonstrations` (`rollax.Demonstrations`).
         config: Settings class with defaults for all fields (`rollax.algorithm.Config`).
         network_config: Settings class of the network.
         make_network: Function `(environment, network_config, key)` that returns the network.
         check: Function `(config, network_config)` that raises a `UsageError` if the settings are
             inconsistent.
         summary: One-line description.
-        unit: Unit of the step counts: "steps" of the environment or "evaluations" of solutions.
+        unit: Unit of the step counts: "steps" of the environment, "evaluations" of solutions, or
+            "samples" of demonstrated steps.
         console_metrics: Names of metrics of updates or of `Algorithm.state_metrics` that a run
             prints in addition to returns.
         evolve_metric: Default selection metric of population-based training
@@ -42,9 +44,10 @@ class AlgorithmEntry(NamedTuple):
         derive_settings: Function from the config to the `DerivedSettings` of a run, such as the
             number of environments (`rollax.algorithms.derived_settings`).
         adapt_to_host: Function from the config to the config to use with simulators on the host.
+        demonstrations: Use of demonstrations: "none", "optional" or "required".
     """
 
-    make: Callable[[Environment, NetworkFn], Algorithm]
+    make: Callable[..., Algorithm]
     config: type
     network_config: type = NetworkConfig
     make_network: Callable[[Environment, Settings, jax.Array], Parameters] = actor_critic
@@ -55,6 +58,7 @@ class AlgorithmEntry(NamedTuple):
     evolve_metric: str = EPISODE_RETURN
     derive_settings: Callable[[Settings], DerivedSettings] = derived_settings.derive_nothing
     adapt_to_host: Callable[[Settings], Settings] = derived_settings.keep_settings
+    demonstrations: DemonstrationUse = "none"
 
 
 def _load_builtin(name: str) -> AlgorithmEntry:
@@ -74,6 +78,7 @@ def _load_builtin(name: str) -> AlgorithmEntry:
         evolve_metric=builtin.evolve_metric,
         derive_settings=getattr(derived_settings, builtin.derive_settings),
         adapt_to_host=getattr(derived_settings, builtin.adapt_to_host),
+        demonstrations=builtin.demonstrations,
     )
 
 
@@ -92,6 +97,9 @@ ALIAS_HINTS = {
     "vtrace": "V-trace is part of impala",
     "ddpg": "td3 is DDPG with two critics, delayed updates and target noise",
     "ddqn": "double DQN is dqn with its default settings",
+    "behavior_cloning": "behavior cloning is bc, with --demonstrations FILE",
+    "behavioral_cloning": "behavior cloning is bc, with --demonstrations FILE",
+    "imitation": "imitation of demonstrations is bc, with --demonstrations FILE",
     "cvt_map_elites": "MAP-Elites on Voronoi cells is map_elites with --config.cvt-cells",
 }
 

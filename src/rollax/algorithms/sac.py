@@ -20,7 +20,12 @@ from rollax import tree
 from rollax.algorithm import Algorithm
 from rollax.algorithms.network_checks import check_stochastic_actor_critics
 from rollax.algorithms.off_policy import off_policy
-from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
+from rollax.algorithms.replay_updates import (
+    AgentFns,
+    make_optimizers,
+    start_with_demonstrations,
+    update_critics,
+)
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning.optimizers import clipped_adam
@@ -33,6 +38,7 @@ from rollax.networks.critics import (
     sample_actions,
 )
 from rollax.networks.distributions import SquashedPolicy
+from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
 from rollax.types import Carry, Flag, Observation, Parameters, PyTree, Scalar, State
@@ -125,22 +131,31 @@ def temperature_gradient(
     return temperature * jnp.mean(-log_prob - config.target_entropy * num_dimensions)
 
 
-def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
+def sac(
+    environment: Environment,
+    network: Callable[[jax.Array], ActorCritics],
+    demonstrations: Demonstrations | None = None,
+) -> Algorithm:
     """Build soft actor-critic (SAC).
 
     Args:
         environment: Environment whose action space is a `Ball` or a bounded `Box`.
         network: Function from a random key to the policy and the critics.
+        demonstrations: Demonstrations that fill the replay buffer at the start, or None.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
 
     Raises:
-        UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
+        UsageError: If the action space is neither a `Ball` nor a bounded `Box`, or if the
+            demonstrations do not fit the environment.
     """
     network = check_stochastic_actor_critics("sac", environment, network)
     agent_fns = AgentFns(lambda key, config: init_agent(network(key), config), explore, act, update)
-    return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
+    make_buffer = start_with_demonstrations(
+        environment, lambda config: make_uniform_replay(), demonstrations
+    )
+    return off_policy(environment, agent_fns, make_buffer)
 
 
 def init_agent(network: ActorCritics, config: SACConfig) -> SACAgent:

@@ -20,6 +20,7 @@ from rollax.training.spec import (
     CUSTOM,
     MAX_FRAMES_PER_LINE,
     MAX_UPDATES_PER_LINE,
+    RunDemonstrations,
     RunOptions,
     Spec,
     check_population,
@@ -47,6 +48,7 @@ NEW_OPTION_DEFAULTS = {
     "init_checkpoint": "best",
     "init_parts": [],
     "init_strict": False,
+    "demonstrations": None,
 }
 NEW_CONFIG_DEFAULTS = {
     "frozen": [],
@@ -57,7 +59,7 @@ NEW_CONFIG_DEFAULTS = {
     "learning_rate_warmup_fraction": 0.0,
 }
 # Defaults of keys that run folders of earlier versions lack.
-NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}}
+NEW_KEY_DEFAULTS: Record = {"phases": [], "randomize": {}, "demonstrations": {}}
 MAX_VALUES = 256  # values of one setting, such as layer sizes
 MAX_NODES, MAX_DEPTH = 100_000, 20  # of the values in the file
 # The C loader is ten times as fast.
@@ -255,13 +257,22 @@ def parse_spec(document: Record) -> Spec:
         options=options,
         evolve=evolve,
         phases=parse_phases(document["phases"]),
+        demonstrations=_parse_demonstrations(document["demonstrations"]),
     )
     check_step_counts(spec)
     _check_intervals(spec)
     return spec
 
 
-_SECTIONS = ("config", "network", "options", "evolve", "phases")  # sections with separate checks
+# Sections with separate checks.
+_SECTIONS = ("config", "network", "options", "evolve", "phases", "demonstrations")
+
+
+def _parse_demonstrations(section: object) -> RunDemonstrations:
+    """Convert the section of demonstrations, whose arrays are in another file."""
+    values = coerce("demonstrations", section, dict[str, str])
+    _check_keys("demonstrations.", {"sha256": ""} | values, ["sha256"])
+    return RunDemonstrations(**values)
 
 
 def _parse_section(name: str, settings_class: type, section: object) -> Any:

@@ -137,7 +137,9 @@ def _build_algorithm_and_environment(
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("This run used a custom network. Pass it again as network=...")
         make_network = functools.partial(kinds.make_network, environment, spec.network)
-    algorithm = kinds.make(environment, make_network)
+    demonstrations = spec.demonstrations.data
+    given = {} if demonstrations is None else {"demonstrations": demonstrations}
+    algorithm = kinds.make(environment, make_network, **given)
     # Jitted functions are traced only once.
     init, step = (jax.jit(function, inline=True) for function in (algorithm.init, algorithm.step))
     return algorithm._replace(init=init, step=step), environment
@@ -445,7 +447,14 @@ def _compile_host_program(
     many = spec.num_members > 1
     begin = jax.jit(parts.algorithm.init)
     evolving_members = _compile_evolve(spec, population(algorithm), parts.abstract, None, None)
-    training = TrainingPrograms(lambda: (acts.compile(capacity), {}), lambda: evolving_members)
+    segments = jax.jit(segment(parts.algorithm, capacity), donate_argnums=0)
+
+    def compile_run() -> tuple[Any, dict[str, float]]:
+        if spec.acts_in_training:
+            return acts.compile(capacity), {}
+        return compile_with_timing(segments, parts.abstract, np.int32(0))
+
+    training = TrainingPrograms(compile_run, lambda: evolving_members)
 
     def evaluate(state: State, updates: int) -> Episodes:
         key = _evaluation_key(spec, parts.eval_key, updates)
@@ -453,7 +462,10 @@ def _compile_host_program(
 
     def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
         training.make()
-        return acts.advance(state, num_updates)
+        if spec.acts_in_training:
+            return acts.advance(state, num_updates)
+        state, metrics = background.execute(training.run, state, np.int32(num_updates))
+        return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     init = functools.partial(background.execute, begin, parts.run_key, parts.config)
     return Program(
