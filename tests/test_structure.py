@@ -343,7 +343,7 @@ def test_the_first_row_is_quick() -> None:
     """Rows that are not named are slow."""
     marks = {
         row.values[0]: [mark.name for mark in row.marks]
-        for row in first("ppo", "dqn", "map_elites")
+        for row in first("ppo", "dqn", "bc", "map_elites")
     }
     assert (marks["ppo"], marks["dqn"], marks["ppo-gru"]) == (["quick"], [], ["slow"])
 

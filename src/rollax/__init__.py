@@ -39,6 +39,14 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from rollax.runtime.notebook import Animation as Animation
     from rollax.errors import UsageError as UsageError
 
+    # Demonstrations
+    from rollax.training.datasets.demonstration_recorder import record as record
+    from rollax.replay.demonstrations import Demonstrations as Demonstrations
+    from rollax.training.datasets.demonstration_files import (
+        load_demonstrations as load_demonstrations,
+        save_demonstrations as save_demonstrations,
+    )
+
     # Environments
     from rollax.environments import (
         Environment as Environment,
@@ -89,6 +97,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
 
     # Built-in algorithms, one line for each entry of `BUILTIN_ALGORITHMS`
     from rollax.algorithms.aurora import AURORAConfig as AURORAConfig, aurora as aurora
+    from rollax.algorithms.bc import BCConfig as BCConfig, bc as bc
     from rollax.algorithms.cma_mae import CMAMAEConfig as CMAMAEConfig, cma_mae as cma_mae
     from rollax.algorithms.cma_maega import CMAMAEGAConfig as CMAMAEGAConfig, cma_maega as cma_maega
     from rollax.algorithms.cma_me import CMAMEConfig as CMAMEConfig, cma_me as cma_me
@@ -134,6 +143,10 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "rollax.visualization.run_views": ("plot", "render", "report"),
     "rollax.runtime.notebook": ("Animation",),
     "rollax.errors": ("UsageError",),
+    # Demonstrations
+    "rollax.training.datasets.demonstration_recorder": ("record",),
+    "rollax.replay.demonstrations": ("Demonstrations",),
+    "rollax.training.datasets.demonstration_files": ("load_demonstrations", "save_demonstrations"),
     # Environments
     "rollax.environments": ("Environment", "Transition", "list_environments", "make", "register"),
     "rollax.environments.suites.brax.objects": ("from_brax",),

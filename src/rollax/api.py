@@ -12,6 +12,7 @@ from rollax.distributed import processes
 from rollax.environments.environment import Environment
 from rollax.loading import load_opponents, plan_warm_start, warm_start_options
 from rollax.policy import Policy
+from rollax.replay.demonstrations import Demonstrations
 from rollax.runtime.numerics import standard_numerics
 from rollax.training import argument_validation, loop, unused_settings, user_imports
 from rollax.training.callbacks import dispatch, stop_conditions
@@ -24,6 +25,12 @@ from rollax.training.compile import program as programs
 from rollax.training.compile import run_check
 from rollax.training.console.messages import describe_ignored_eval_arguments
 from rollax.training.console.progress import Display, make_display
+from rollax.training.datasets.run_demonstrations import (
+    data_options,
+    read_run_demonstrations,
+    with_demonstrations,
+    write_run_demonstrations,
+)
 from rollax.training.execution import run_in_folder, unwrap_outcome
 from rollax.training.opponents import RunOpponents, add_opponents, copy_opponents
 from rollax.training.options import RunOptions
@@ -56,6 +63,7 @@ def train(
     init_from: RunPath | Policy | None = None,
     checkpoint: str | int | None = None,
     strict: bool | None = None,
+    demonstrations: Demonstrations | RunPath | None = None,
     options: RunOptions | SettingValues | None = None,
     metrics: MetricsFn | None = None,
     imports: Sequence[str] = (),
@@ -105,6 +113,9 @@ def train(
             option `init_parts` selects other parts.
         checkpoint: Checkpoint of `init_from`: "best" (the default), "last" or a step.
         strict: Whether to raise an error if an array of `init_from` does not fit.
+        demonstrations: Demonstrations or their file, as in `rollax.load_demonstrations`. `bc`
+            imitates them, and `dqn`, `sac` and `td3` start with them in the replay buffer. They are
+            copied to the run folder.
         options: All other options of the run. None uses their defaults.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
         imports: Names of modules that register the algorithm or the environment. Commands that read
@@ -133,9 +144,9 @@ def train(
     environment_name, packages = argument_validation.environment_name_and_imports(environment)
     make_network, network_settings = argument_validation.split_network_argument(network, name)
     condition, stop_fn = stop_conditions.split_stop_when(stop_when)
-    init = warm_start_options(init_from, checkpoint, strict)
+    more = warm_start_options(init_from, checkpoint, strict) | data_options(demonstrations)
     run_options = argument_validation.resolve_options(
-        options, total_steps=total_steps, seed=seed, seeds=seeds, stop_when=condition, **init
+        options, total_steps=total_steps, seed=seed, seeds=seeds, stop_when=condition, **more
     )
     callbacks = _check_functions(metrics, stop_fn, callback, show)
     argument_validation.check_arguments_fit(custom_environment, arguments, eval_arguments)
@@ -158,6 +169,7 @@ def train(
     warnings = _warn_about_eval_arguments(spec, custom_environment)
     spec = programs.with_custom_objects(spec, custom_environment, make_network)
     spec = programs.adapt_to_environment(spec, custom_environment)
+    spec = with_demonstrations(spec, demonstrations)
     run = _validate_run(spec, custom_environment, make_network, metrics, callbacks, init_from)
     _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks)
     folder = _create_run_folder(spec, custom_environment)
@@ -255,6 +267,7 @@ def resume(
     spec = changed_settings.with_changed_config(spec, config, learning_rate)
     spec = changed_settings.with_changed_arguments(spec, arguments)
     spec = changed_settings.with_new_phase(spec, stored_spec, folder, fork)
+    spec = read_run_demonstrations(folder, spec)
     warnings = compatibility.check_resume(folder, spec, stored_spec, custom_environment, network)
     policies = load_opponents(spec, custom_environment, network, folder)
     run_environment = add_opponents(spec, custom_environment, policies)
@@ -316,7 +329,9 @@ def _create_run_folder(spec: Spec, environment: Environment | None) -> Path:
 
     def create() -> str:
         fingerprint = programs.environment_fingerprint(spec, environment)
-        return str(creation.create_run_folder(spec, fingerprint))
+        folder = creation.create_run_folder(spec, fingerprint)
+        write_run_demonstrations(folder, spec)
+        return str(folder)
 
     return Path(processes.broadcast_from_first(create))
 

@@ -295,6 +295,30 @@ def flatten_space(space: Space, name: str) -> dict[str, Space]:
     return {key: part for entries in parts for key, part in entries.items()}
 
 
+def flatten_value(space: Space, value: PyTree, name: str) -> dict[str, Any]:
+    """Return the arrays of a value of a space, keyed as in `flatten_space`."""
+    if not isinstance(space, Dict | Tuple):
+        return {name: value}
+    values = list_values(space, value)
+    parts = [
+        flatten_value(part, values[key], f"{name}/{key}") for key, part in list_parts(space).items()
+    ]
+    return {key: array for entries in parts for key, array in entries.items()}
+
+
+def unflatten_value(space: Space, arrays: Mapping[str, PyTree], name: str) -> Any:
+    """Return the value of a space with the given arrays. Inverts `flatten_value`."""
+    if not isinstance(space, Dict | Tuple):
+        return arrays[name]
+    return join_values(
+        space,
+        {
+            key: unflatten_value(part, arrays, f"{name}/{key}")
+            for key, part in list_parts(space).items()
+        },
+    )
+
+
 def make_zeros(space: Space) -> Any:
     """Return a value of the space that is all zeros."""
     return map_space(lambda part: jnp.zeros(part.shape, part.dtype), space)

@@ -11,6 +11,7 @@ import pytest
 from laws import archives
 from laws.walk import Walk
 from rollax.algorithm import Algorithm
+from rollax.algorithms.bc import BCConfig, bc
 from rollax.algorithms.impala import ImpalaConfig, impala
 from rollax.algorithms.ppo import PPOConfig, ppo
 from rollax.algorithms.ppo_rnd import PPORNDConfig, ppo_rnd
@@ -22,6 +23,7 @@ from rollax.networks import NetworkConfig, actor_critic
 from rollax.networks.critics import ActorCriticsConfig
 from rollax.networks.q_networks import QNetworkConfig, RecurrentQNetworkConfig, mask_illegal_values
 from rollax.spaces import Box, Discrete, make_normalized_zeros
+from support.demonstrations import random_demonstrations
 
 DISCRETE = (
     "one-action",
@@ -38,7 +40,7 @@ DISCRETE = (
 SMALLEST = (("num_envs", 2), ("num_steps", 2), ("num_epochs", 1), ("num_minibatches", 2))
 
 
-Family = Literal["on-policy", "replay", "archive"]
+Family = Literal["on-policy", "replay", "offline", "archive"]
 
 
 class Row(NamedTuple):
@@ -308,6 +310,29 @@ def actor_critics_row(
     )
 
 
+def bc_row(name: str, environment: Any = None, network: Any = None, **settings: Any) -> Row:
+    """Return a row of behavior cloning on random demonstrations.
+
+    The arguments are those of `ppo_row`.
+    """
+    shape = NetworkConfig(**({"hidden": (16,), "core_size": 8} | (network or {})))
+    sizes = {"batch_size": 16, "num_gradient_steps": 4, "learning_rate": 1e-2}
+
+    def make(environment: Environment) -> Algorithm:
+        data = random_demonstrations(environment)
+        return bc(environment, lambda key: actor_critic(environment, shape, key), data)
+
+    return ppo_row(name, (), environment, network)._replace(
+        algorithm="bc",
+        family="offline",
+        make=make,
+        config=BCConfig(**(sizes | settings)),
+        probes=(),
+        value=None,
+        smallest=(("batch_size", 2), ("num_gradient_steps", 1)),
+    )
+
+
 def archive_row(name: str, varied: str, forgets: bool = False) -> Row:
     """Return a row of a quality-diversity algorithm with the settings of `laws.archives`."""
     kinds = ALGORITHMS[name]
@@ -432,6 +457,9 @@ ROWS = (
     actor_critics_row(
         "sac-mixed", "sac", ("action-observation", "multi-discrete", "masked"), Platforms()
     ),
+    bc_row("bc"),
+    bc_row("bc-gru", Walk(continuous=True), {"core": "gru", "shared": True}, sequence_length=4),
+    bc_row("bc-agents", Walk(agents=2), normalize_observations=True),
     archive_row("map_elites", "iso_sigma"),
     archive_row("dns", "iso_sigma", forgets=True),
     archive_row("aurora", "iso_sigma", forgets=True),
@@ -451,7 +479,7 @@ BY_NAME = {row.name: row for row in ROWS}
 
 
 # One row of each algorithm, the one with the most components.
-EACH = ("ppo-gru", "impala-gru", "pqn", "dqn-rainbow", "td3", "sac")
+EACH = ("ppo-gru", "impala-gru", "pqn", "dqn-rainbow", "td3", "sac", "bc-gru")
 # Archives with different kinds of emitters and archives.
 ARCHIVES = ("map_elites", "cma_mae", "pga_me", "me_es", "mome")
 

@@ -22,9 +22,9 @@ from laws.programs import (
 )
 from laws.table import ARCHIVES, BY_NAME, EACH, first, names
 
-LOOPS = first("ppo-gru", "pqn", "dqn-rainbow", "sac", *ARCHIVES)
+LOOPS = first("ppo-gru", "pqn", "dqn-rainbow", "sac", "bc-gru", *ARCHIVES)
 # All archives are tested, because each needs only one program.
-SEGMENTED = first("ppo-gru", "pqn", "dqn-rainbow", "sac", *names("archive"))
+SEGMENTED = first("ppo-gru", "pqn", "dqn-rainbow", "sac", "bc-gru", *names("archive"))
 
 
 def start_of(name: str) -> Any:

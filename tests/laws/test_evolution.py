@@ -81,13 +81,16 @@ def _parts_that_differ(part: Any) -> int:
 
 @pytest.mark.parametrize("name", mark_quick(NAMES, "ppo", "map_elites"))
 def test_every_algorithm_declares_a_metric_that_it_reports(name: str) -> None:
-    """It is the mean return for algorithms with episodes, otherwise a metric of the state."""
+    """It is the mean return for algorithms with episodes, otherwise another metric."""
     row = BY_NAME[name]
     metric, algorithm = ALGORITHMS[row.algorithm].evolve_metric, row.make(row.environment)
     state = jax.eval_shape(algorithm.init, jax.random.key(0), row.config)
-    assert has_episode_metrics(algorithm, state) == (row.family != "archive")
-    assert (metric == EPISODE_RETURN) == (row.family != "archive")
-    assert metric == EPISODE_RETURN or metric in jax.eval_shape(algorithm.state_metrics, state)
+    has_episodes = row.family in ("on-policy", "replay")
+    assert has_episode_metrics(algorithm, state) == has_episodes
+    assert (metric == EPISODE_RETURN) == has_episodes
+    values = jax.eval_shape(algorithm.step, state)[1].values
+    reported = values | jax.eval_shape(algorithm.state_metrics, state)
+    assert metric == EPISODE_RETURN or metric in reported
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_derived_settings_of_every_algorithm() -> None:
         assert isinstance(derived, DerivedSettings) and derived.sizes, name
         has_archive = entry.unit == "evaluations"
         assert (derived.archive is not None) == has_archive
-        assert (derived.num_envs > 0) != has_archive
+        assert (derived.num_envs > 0) == (entry.unit == "steps")
         assert entry.adapt_to_host(entry.config()).total_updates == entry.config().total_updates
     assert set(Algorithm._fields) >= {"config", "with_config", "state_metrics", "archived"}
     assert set(ArchiveFunctions._fields) >= {"archive", "with_archive", "qd_offset", "num_batches"}

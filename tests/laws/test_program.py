@@ -49,14 +49,16 @@ def test_every_algorithm_has_a_row() -> None:
     assert without_row([*ALGORITHMS, "new_algorithm"]) == {"new_algorithm"}
 
 
-@pytest.mark.parametrize("name", first("ppo-gru", "dqn-rainbow", "map_elites"))
+@pytest.mark.parametrize("name", first("ppo-gru", "dqn-rainbow", "bc-gru", "map_elites"))
 def test_compiled_and_interpreted_steps_are_equal(name: str) -> None:
     """Use the smallest possible update, because each operation runs separately."""
     row = BY_NAME[name]
     algorithm = row.make(row.environment)
     config = dataclasses.replace(row.config, **dict(row.smallest))
     if row.memory:
-        config = dataclasses.replace(config, sequence_length=2, num_minibatches=1)
+        config = dataclasses.replace(config, sequence_length=2)
+    if row.memory and row.family == "on-policy":
+        config = dataclasses.replace(config, num_minibatches=1)
     state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
     compiled = jax.jit(algorithm.step)(fresh(state))
     with jax.disable_jit():
@@ -88,7 +90,7 @@ def test_one_trace_for_all_settings_and_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", first("ppo-gru", "ppo-separate-epochs", "impala-gru", "td3", *ARCHIVES)
+    "name", first("ppo-gru", "ppo-separate-epochs", "impala-gru", "td3", "bc-gru", *ARCHIVES)
 )
 def test_a_member_equals_the_same_run_alone(name: str) -> None:
     """Results are equal within rounding, and integers are equal.

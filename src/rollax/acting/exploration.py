@@ -200,3 +200,19 @@ def _denormalize_part(space: SimpleActionSpace, action: jax.Array) -> jax.Array:
         jnp.asarray((high - low) / 2, action.dtype),
     )
     return (center + half * action).astype(space.dtype)
+
+
+def normalize_action(space: ActionSpace, action: PyTree) -> Any:
+    """Scale an action to [-1, 1] or the unit ball, clipped to it. Inverts `denormalize_action`.
+
+    Args:
+        space: Action space.
+        action: NumPy array of actions `[..., *shape]`. Discrete actions are unchanged.
+    """
+    if isinstance(space, Ball):
+        return (action / space.radius).astype(np.float32)
+    if not isinstance(space, Box):
+        return action
+    low, high = np.broadcast_to(space.low, space.shape), np.broadcast_to(space.high, space.shape)
+    scaled = (action - (high + low) / 2) / np.maximum((high - low) / 2, np.finfo(float).tiny)
+    return np.clip(scaled, -1.0, 1.0).astype(np.float32)

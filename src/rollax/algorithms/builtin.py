@@ -5,7 +5,9 @@ its entry in `rollax.algorithms.registry` and its command line. It refers to mod
 by name, so that public names are available without importing JAX.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+DemonstrationUse = Literal["none", "optional", "required"]
 
 
 class NetworkReference(NamedTuple):
@@ -57,6 +59,7 @@ class BuiltinAlgorithm(NamedTuple):
         evolve_metric: Default selection metric of population-based training.
         derive_signals: Name of the function in `rollax.algorithms.learning_signals` that becomes
             `AlgorithmEntry.derive_signals`.
+        demonstrations: Use of demonstrations, "none", "optional" or "required".
     """
 
     config: str
@@ -69,6 +72,7 @@ class BuiltinAlgorithm(NamedTuple):
     console_metrics: tuple[str, ...] = ()
     evolve_metric: str = "episode_return"
     derive_signals: str = "watch_nothing"
+    demonstrations: DemonstrationUse = "none"
 
 
 def _quality_diversity(
@@ -124,6 +128,7 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         network=Q_NETWORK,
         derive_settings="derive_replay",
         adapt_to_host="use_one_cycle_per_update",
+        demonstrations="optional",
     ),
     "pqn": BuiltinAlgorithm(
         config="PQNConfig",
@@ -141,6 +146,7 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         derive_settings="derive_replay",
         adapt_to_host="use_one_cycle_per_update",
         derive_signals="watch_entropy_of_normalized_actions",
+        demonstrations="optional",
     ),
     "td3": BuiltinAlgorithm(
         config="TD3Config",
@@ -148,6 +154,18 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         network=DETERMINISTIC_ACTOR_CRITICS,
         derive_settings="derive_replay",
         adapt_to_host="use_one_cycle_per_update",
+        demonstrations="optional",
+    ),
+    "bc": BuiltinAlgorithm(
+        config="BCConfig",
+        summary="behavior cloning: imitates demonstrations by maximum likelihood, optional memory",
+        network=ACTOR_CRITIC,
+        derive_settings="derive_behavior_cloning",
+        check="check_sequence_length",
+        unit="samples",
+        console_metrics=("log_prob",),
+        evolve_metric="log_prob",
+        demonstrations="required",
     ),
     "map_elites": _quality_diversity(
         "MAPElitesConfig", ": keeps the best policy or solution of every cell of behaviors"

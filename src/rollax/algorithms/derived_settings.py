@@ -7,6 +7,7 @@ can use a function if their settings have the fields that it reads.
 import dataclasses
 
 from rollax.algorithm import ArchiveSettings, DerivedSettings
+from rollax.algorithms.bc import BCConfig
 from rollax.algorithms.cma_mae import CMAMAEConfig
 from rollax.algorithms.cma_maega import CMAMAEGAConfig
 from rollax.algorithms.mome import MOMEConfig
@@ -27,6 +28,13 @@ def derive_on_policy(config: OnPolicyConfig) -> DerivedSettings:
     return DerivedSettings(
         num_envs=config.num_envs,
         sizes={"num_envs": config.num_envs, "num_steps": config.num_steps},
+    )
+
+
+def derive_behavior_cloning(config: BCConfig) -> DerivedSettings:
+    """Return the derived settings of behavior cloning: `sizes`."""
+    return DerivedSettings(
+        sizes={"batch_size": config.batch_size, "num_gradient_steps": config.num_gradient_steps}
     )
 
 

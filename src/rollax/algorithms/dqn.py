@@ -19,15 +19,16 @@ from rollax.acting.exploration import epsilon_schedule
 from rollax.algorithm import Algorithm, Metrics
 from rollax.algorithms.network_checks import check_q_network
 from rollax.algorithms.off_policy import OffPolicyState, off_policy
-from rollax.algorithms.replay_updates import AgentFns
+from rollax.algorithms.replay_updates import AgentFns, start_with_demonstrations
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning.optimizers import make_optimizer
 from rollax.learning.train_state import apply_gradients
 from rollax.networks.q_networks import EpsilonGreedy, argmax_q, mask_illegal_values, select_q
+from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.prioritized import make_prioritized_replay, reweight_priorities
 from rollax.replay.replay_config import ReplayConfig
-from rollax.replay.ring import ReplayBatch, make_uniform_replay
+from rollax.replay.ring import ReplayBatch, ReplayBuffer, make_uniform_replay
 from rollax.spaces import check_discrete
 from rollax.types import Carry, Flag, Observation, Parameters, Scalar, State
 
@@ -127,29 +128,36 @@ def loss(
     return total, {"loss": total, "td_error": jnp.abs(td_error), "value": jnp.mean(value)}
 
 
-def dqn(environment: Environment, network: Callable[[jax.Array], QNetwork]) -> Algorithm:
+def dqn(
+    environment: Environment,
+    network: Callable[[jax.Array], QNetwork],
+    demonstrations: Demonstrations | None = None,
+) -> Algorithm:
     """Build deep Q-learning (DQN).
 
     Args:
         environment: Environment with a `Discrete` action space.
         network: Function from a random key to a network from observations to action values `[n]`.
+        demonstrations: Demonstrations that fill the replay buffer at the start, or None.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
 
     Raises:
-        UsageError: If the actions are not `Discrete`.
+        UsageError: If the actions are not `Discrete`, or if the demonstrations do not fit the
+            environment.
     """
     check_discrete(environment.action_space)
     network = check_q_network("dqn", environment, network)
     agent_fns = AgentFns(lambda key, config: init_agent(network(key), config), explore, act, update)
-    algorithm = off_policy(
-        environment,
-        agent_fns,
-        lambda config: (make_prioritized_replay if config.prioritized else make_uniform_replay)(
+
+    def make_buffer(config: DQNConfig) -> ReplayBuffer:
+        return (make_prioritized_replay if config.prioritized else make_uniform_replay)(
             config.n_step
-        ),
-    )
+        )
+
+    start_buffer = start_with_demonstrations(environment, make_buffer, demonstrations)
+    algorithm = off_policy(environment, agent_fns, start_buffer)
 
     def with_config(state: OffPolicyState, config: DQNConfig) -> OffPolicyState:
         if not config.prioritized:

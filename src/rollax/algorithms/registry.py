@@ -10,14 +10,14 @@ import jax
 
 from rollax.algorithm import Algorithm, DerivedSettings
 from rollax.algorithms import derived_settings, learning_signals, network_checks
-from rollax.algorithms.builtin import BUILTIN_ALGORITHMS
+from rollax.algorithms.builtin import BUILTIN_ALGORITHMS, DemonstrationUse
 from rollax.algorithms.learning_signals import LearningSignals
 from rollax.coercion import coerce_arguments, format_value
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
 from rollax.populations.evolution import EPISODE_RETURN
-from rollax.types import NetworkFn, Parameters, Settings
+from rollax.types import Parameters, Settings
 
 ENTRY_POINT_GROUP = "rollax.algorithms"
 
@@ -27,14 +27,16 @@ class AlgorithmEntry(NamedTuple):
 
     Attributes:
         make: Function `(environment, network)` that returns the algorithm. `network` is a function
-            from a random key to a network.
+            from a random key to a network. If `demonstrations` is not "none", the function has a
+            third, optional argument `demonstrations` (`rollax.Demonstrations`).
         config: Settings class with defaults for all fields (`rollax.algorithm.Config`).
         network_config: Settings class of the network.
         make_network: Function `(environment, network_config, key)` that returns the network.
         check: Function `(config, network_config)` that raises a `UsageError` if the settings are
             inconsistent.
         summary: One-line description.
-        unit: Unit of the step counts: "steps" of the environment or "evaluations" of solutions.
+        unit: Unit of the step counts: "steps" of the environment, "evaluations" of solutions, or
+            "samples" of demonstrated steps.
         console_metrics: Names of metrics of updates or of `Algorithm.state_metrics` that a run
             prints in addition to returns.
         evolve_metric: Default selection metric of population-based training
@@ -46,9 +48,10 @@ class AlgorithmEntry(NamedTuple):
         derive_signals: Function `(config, network_config)` that returns the `LearningSignals` of a
             run, the metrics that warnings about training read
             (`rollax.algorithms.learning_signals`).
+        demonstrations: Use of demonstrations: "none", "optional" or "required".
     """
 
-    make: Callable[[Environment, NetworkFn], Algorithm]
+    make: Callable[..., Algorithm]
     config: type
     network_config: type = NetworkConfig
     make_network: Callable[[Environment, Settings, jax.Array], Parameters] = actor_critic
@@ -60,6 +63,7 @@ class AlgorithmEntry(NamedTuple):
     derive_settings: Callable[[Settings], DerivedSettings] = derived_settings.derive_nothing
     adapt_to_host: Callable[[Settings], Settings] = derived_settings.keep_settings
     derive_signals: Callable[[Settings, Settings], LearningSignals] = learning_signals.watch_nothing
+    demonstrations: DemonstrationUse = "none"
 
 
 def _load_builtin(name: str) -> AlgorithmEntry:
@@ -80,6 +84,7 @@ def _load_builtin(name: str) -> AlgorithmEntry:
         derive_settings=getattr(derived_settings, builtin.derive_settings),
         adapt_to_host=getattr(derived_settings, builtin.adapt_to_host),
         derive_signals=getattr(learning_signals, builtin.derive_signals),
+        demonstrations=builtin.demonstrations,
     )
 
 
@@ -98,6 +103,9 @@ ALIAS_HINTS = {
     "vtrace": "V-trace is part of impala",
     "ddpg": "td3 is DDPG with two critics, delayed updates and target noise",
     "ddqn": "double DQN is dqn with its default settings",
+    "behavior_cloning": "behavior cloning is bc, with --demonstrations FILE",
+    "behavioral_cloning": "behavior cloning is bc, with --demonstrations FILE",
+    "imitation": "imitation of demonstrations is bc, with --demonstrations FILE",
     "cvt_map_elites": "MAP-Elites on Voronoi cells is map_elites with --config.cvt-cells",
 }
 

@@ -7,15 +7,19 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from rollax import tree
+from rollax.acting.exploration import normalize_action
 from rollax.acting.streams import Experience
 from rollax.environments.environment import Environment
+from rollax.errors import UsageError
 from rollax.learning import normalization
 from rollax.learning.optimizers import make_optimizer, scheduled_rate
 from rollax.learning.train_state import apply_gradients
 from rollax.networks.critics import CriticFn, critic_values
+from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, ReplayBuffer, ReplayStep
 from rollax.scopes import profile_scope
@@ -82,6 +86,103 @@ def example_step(environment: Environment, obs: Observation, memory: Carry) -> R
         reset=no,
         carry=memory,
     )
+
+
+def make_demonstration_steps(
+    environment: Environment, demonstrations: Demonstrations | None
+) -> ReplayStep | None:
+    """Return the steps of demonstrations with normalized actions and without memory, `[M, ...]`.
+
+    Args:
+        environment: Environment to train in.
+        demonstrations: Demonstrations, or None.
+
+    Raises:
+        UsageError: If the demonstrations do not fit the environment.
+    """
+    if demonstrations is None:
+        return None
+    space = environment.action_space
+    steps = demonstrations.to_steps(environment.observation_space, space, environment.num_agents)
+    values = steps._asdict() | {"action": normalize_action(space, steps.action)}
+    return ReplayStep(**values, carry=())
+
+
+def num_filled_steps(num_steps: int, num_streams: int, capacity: int) -> int:
+    """Return the number of demonstrated steps that a replay buffer stores.
+
+    Args:
+        num_steps: Number of steps of the demonstrations.
+        num_streams: Number of streams S. All streams store equally many steps.
+        capacity: Capacity of the buffer in steps.
+    """
+    return min(num_steps // num_streams, capacity // num_streams) * num_streams
+
+
+def start_with_demonstrations(
+    environment: Environment,
+    make_buffer: Callable[[Settings], ReplayBuffer],
+    demonstrations: Demonstrations | None,
+) -> Callable[[Settings], ReplayBuffer]:
+    """Return a function that builds a replay buffer whose initial state has demonstrated steps.
+
+    The buffer stores the last steps, as many as fit. Each stream stores consecutive steps. An
+    episode that continues in the next stream ends without a termination in n-step returns.
+
+    Args:
+        environment: Environment to train in.
+        make_buffer: Function from the config to the replay buffer.
+        demonstrations: Demonstrations, or None to return `make_buffer`.
+
+    Returns:
+        The function. The `init` of its buffers raises a `UsageError` if there are fewer steps than
+        streams.
+
+    Raises:
+        UsageError: If the demonstrations do not fit the environment.
+    """
+    steps = make_demonstration_steps(environment, demonstrations)
+    if steps is None:
+        return make_buffer
+
+    def make(config: Settings) -> ReplayBuffer:
+        buffer = make_buffer(config)
+
+        def init(example: ReplayStep, num_streams: int, config: ReplayConfig) -> State:
+            return _fill_replay(buffer, steps, example, num_streams, config)
+
+        return buffer._replace(init=init)
+
+    return make
+
+
+def _fill_replay(
+    buffer: ReplayBuffer,
+    steps: ReplayStep,
+    example: ReplayStep,
+    num_streams: int,
+    config: ReplayConfig,
+) -> State:
+    """Return the state of a buffer with the last of the steps `[M, ...]`."""
+    total = len(steps.reward)
+    number = num_filled_steps(total, num_streams, config.capacity)
+    if not number:
+        raise UsageError(
+            f"demonstrations must have at least one step for each of the {num_streams} streams of "
+            f"the replay buffer, got {total}. Lower num_envs, or record more episodes."
+        )
+
+    def split_streams(x: np.ndarray) -> jax.Array:
+        newest = x[total - number :].reshape(num_streams, -1, *x.shape[1:])
+        return jnp.asarray(np.swapaxes(newest, 0, 1))
+
+    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_streams, *jnp.shape(x))), example.carry)
+
+    def add(replay: State, row: ReplayStep) -> tuple[State, None]:
+        return buffer.add(replay, row._replace(carry=carry), jnp.ones(num_streams, bool)), None
+
+    empty = buffer.init(example, num_streams, config)
+    return jax.lax.scan(add, empty, jax.tree.map(split_streams, steps))[0]
 
 
 def select_parts(

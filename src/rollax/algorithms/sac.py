@@ -31,7 +31,12 @@ from rollax.acting.exploration import sample_normal
 from rollax.algorithm import Algorithm
 from rollax.algorithms.network_checks import check_stochastic_actor_critics
 from rollax.algorithms.off_policy import off_policy
-from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
+from rollax.algorithms.replay_updates import (
+    AgentFns,
+    make_optimizers,
+    start_with_demonstrations,
+    update_critics,
+)
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning.optimizers import clipped_adam
@@ -44,6 +49,7 @@ from rollax.learning.policy_values import (
 from rollax.learning.train_state import apply_gradients
 from rollax.networks.critics import ActorCritics, CriticFn, split_action
 from rollax.networks.distributions import transform_noise
+from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
 from rollax.spaces import ActionSpace, discrete_sizes, make_normalized_zeros
@@ -157,20 +163,26 @@ def temperature_gradient(
     }
 
 
-def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
+def sac(
+    environment: Environment,
+    network: Callable[[jax.Array], ActorCritics],
+    demonstrations: Demonstrations | None = None,
+) -> Algorithm:
     """Build soft actor-critic (SAC).
 
     Args:
         environment: Environment whose actions consist of discrete parts, `Ball`s and bounded
             `Box`es.
         network: Function from a random key to the policy and the critics.
+        demonstrations: Demonstrations that fill the replay buffer at the start, or None.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
 
     Raises:
         UsageError: If a continuous part of the action space is neither a `Ball` nor a bounded
-            `Box`, or if the discrete parts have too many joint choices.
+            `Box`, if the discrete parts have too many joint choices, or if the demonstrations do
+            not fit the environment.
     """
     network = check_stochastic_actor_critics("sac", environment, network)
     space = environment.action_space
@@ -180,7 +192,10 @@ def sac(environment: Environment, network: Callable[[jax.Array], ActorCritics]) 
         act=act,
         update=functools.partial(update, sample_policy=make_sampler(space)),
     )
-    return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
+    make_buffer = start_with_demonstrations(
+        environment, lambda config: make_uniform_replay(), demonstrations
+    )
+    return off_policy(environment, agent_fns, make_buffer)
 
 
 def action_kinds(space: ActionSpace) -> tuple[str, ...]:

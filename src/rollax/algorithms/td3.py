@@ -19,7 +19,12 @@ from rollax import tree
 from rollax.algorithm import Algorithm
 from rollax.algorithms.network_checks import check_deterministic_actor_critics
 from rollax.algorithms.off_policy import off_policy
-from rollax.algorithms.replay_updates import AgentFns, make_optimizers, update_critics
+from rollax.algorithms.replay_updates import (
+    AgentFns,
+    make_optimizers,
+    start_with_demonstrations,
+    update_critics,
+)
 from rollax.config import settings_dataclass, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning.train_state import apply_gradients
@@ -30,6 +35,7 @@ from rollax.networks.critics import (
     masked_action,
     min_q,
 )
+from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
 from rollax.spaces import normalize_space
@@ -99,22 +105,31 @@ def policy_loss(
     return -jnp.mean(jax.vmap(critic[0])(batch.obs, jax.vmap(actor)(batch.obs)))
 
 
-def td3(environment: Environment, network: Callable[[jax.Array], ActorCritics]) -> Algorithm:
+def td3(
+    environment: Environment,
+    network: Callable[[jax.Array], ActorCritics],
+    demonstrations: Demonstrations | None = None,
+) -> Algorithm:
     """Build twin delayed deep deterministic policy gradient (TD3).
 
     Args:
         environment: Environment whose action space is a `Ball` or a bounded `Box`.
         network: Function from a random key to the policy and the critics.
+        demonstrations: Demonstrations that fill the replay buffer at the start, or None.
 
     Returns:
         The algorithm. Its `init` raises a `UsageError` if sizes in the config are inconsistent.
 
     Raises:
-        UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
+        UsageError: If the action space is neither a `Ball` nor a bounded `Box`, or if the
+            demonstrations do not fit the environment.
     """
     network = check_deterministic_actor_critics("td3", environment, network)
     agent_fns = make_agent_fns(environment, lambda key, config: init_agent(network(key), config))
-    return off_policy(environment, agent_fns, lambda config: make_uniform_replay())
+    make_buffer = start_with_demonstrations(
+        environment, lambda config: make_uniform_replay(), demonstrations
+    )
+    return off_policy(environment, agent_fns, make_buffer)
 
 
 def make_agent_fns(

@@ -13,6 +13,7 @@ from rollax.cli import (
     export_command,
     list_command,
     plot_command,
+    record_command,
     render_command,
     report_command,
     sweep_command,
@@ -43,6 +44,7 @@ rollax: reinforcement learning trained end to end in JAX
   rollax table RUN...                     print results and hyperparameters for a paper
   rollax report RUN...                    build an HTML report with curves, videos and settings
   rollax render RUN                       render an episode as a GIF or MP4, or in the terminal
+  rollax record RUN                       record episodes as demonstrations, for rollax train bc
   rollax export RUN --to FORMAT           export the policy: jax, stablehlo, onnx or numpy
   rollax bench ppo gymnax/CartPole-v1     measure training speed and profile one update
   rollax ls [FOLDER]                      list runs with their progress, score and status
@@ -73,6 +75,7 @@ COMMANDS: dict[str, Callable[[list[str], SharedOptions], int]] = {
     "table": table_command.table,
     "report": report_command.report,
     "render": render_command.render,
+    "record": record_command.record,
     "export": export_command.export,
     "bench": bench_command.bench,
     "ls": list_command.ls,

@@ -2,8 +2,9 @@
 
 A sample u, the raw action, is the action before squashing or clipping. `action(u)` is the action
 for the environment, and `log_prob(u)` is the log-density of `action(u)`, or of u for a clipped
-Gaussian. Squashing is therefore never inverted, and the importance ratio of an unchanged policy is
-exactly 1 even for saturated actions.
+Gaussian. On-policy learning therefore never inverts the squashing, and the importance ratio of an
+unchanged policy is exactly 1 even for saturated actions. Behavior cloning learns from actions of
+others, whose raw action is `raw_action(a)`.
 
 Categorical and Gaussian densities are implemented here because distreqx 0.0.3 samples categories as
 8-bit integers (wrong beyond 127 actions) and has neither masks nor the entropy of a squashed
@@ -21,6 +22,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from rollax.spaces import Ball, Box, MultiDiscrete
 from rollax.types import Action, Leaf, PyTree
 
+# Largest |tanh(u)| that is inverted. Actions at a bound would have an infinite raw action.
+MAX_TANH = 1.0 - 1e-6
 # Far below any logit of a network, but finite, so 0 * log 0 and its gradient are 0 instead of NaN.
 ILLEGAL_LOGIT = -1e9
 
@@ -30,8 +33,9 @@ class Distribution(Protocol):
     """Distribution over the actions for one observation, a pytree that `vmap` can batch.
 
     `sample` and `mode` return the raw action u. `log_prob(u)` `[]` and `entropy()` `[]` are in
-    nats. `action(u)` returns the action for the environment. Raw actions and actions are arrays, or
-    pytrees of arrays for a `JointDistribution`.
+    nats. `action(u)` returns the action for the environment, and `raw_action(a)` a raw action with
+    the action a. Raw actions and actions are arrays, or pytrees of arrays for a
+    `JointDistribution`.
     """
 
     def sample(self, key: jax.Array) -> Action: ...
@@ -39,6 +43,7 @@ class Distribution(Protocol):
     def log_prob(self, raw_action: Action) -> jax.Array: ...
     def entropy(self) -> jax.Array: ...
     def action(self, raw_action: Action) -> Action: ...
+    def raw_action(self, action: Action) -> Action: ...
 
 
 class Categorical(eqx.Module):
@@ -70,6 +75,9 @@ class Categorical(eqx.Module):
 
     def action(self, raw_action: jax.Array) -> jax.Array:
         return raw_action
+
+    def raw_action(self, action: jax.Array) -> jax.Array:
+        return action
 
 
 def masked_categorical(logits: Float[Array, "*k n"], legal: Bool[Array, "*k n"]) -> Categorical:
@@ -117,6 +125,9 @@ class Gaussian(eqx.Module):
             jnp.asarray(self.space.high, raw_action.dtype),
         )
         return self.zero_illegal_dimensions(jnp.clip(raw_action, low, high))
+
+    def raw_action(self, action: jax.Array) -> jax.Array:
+        return action.astype(self.mean.dtype)
 
     def sum_legal(self, x: Leaf) -> Any:
         """Return the sum of `x` over the legal dimensions."""
@@ -201,6 +212,12 @@ class SquashedGaussian(eqx.Module):
         ) * jnp.tanh(raw_action)
         return self.base.zero_illegal_dimensions(action)
 
+    def raw_action(self, action: jax.Array) -> jax.Array:
+        center = (np.asarray(self.base.space.high) + np.asarray(self.base.space.low)) / 2
+        mean = self.base.mean
+        unit = (action - jnp.asarray(center, mean.dtype)) / jnp.asarray(self.half_width, mean.dtype)
+        return jnp.arctanh(jnp.clip(unit, -MAX_TANH, MAX_TANH))
+
 
 # Numbers of nodes along the mean and for the squared distance from its axis, for E[f(|x|)], x ~
 # N(mean, std^2 I). The error of the entropy is below 1e-3 up to a standard deviation of 1.6 and
@@ -275,6 +292,11 @@ class RadiallySquashedGaussian(eqx.Module):
             * jnp.exp(_log_tanh_ratio(_safe_sqrt(jnp.sum(raw_action**2))))
         )
 
+    def raw_action(self, action: jax.Array) -> jax.Array:
+        unit = action / self.space.radius
+        norm = jnp.arctanh(jnp.minimum(_safe_sqrt(jnp.sum(unit**2)), MAX_TANH))
+        return unit * jnp.exp(-_log_tanh_ratio(norm))
+
     def _log_det_jacobian(self, square: jax.Array) -> jax.Array:
         """Return log |da / du| at squared norms |u|^2 of any shape."""
         size, radius = self.space.size, self.space.radius
@@ -332,6 +354,9 @@ class JointDistribution(eqx.Module):
 
     def action(self, raw_action: Action) -> Action:
         return self._rebuild([part.action(u) for part, u in self._pairs(raw_action)])
+
+    def raw_action(self, action: Action) -> Action:
+        return self._rebuild([part.raw_action(a) for part, a in self._pairs(action)])
 
     def _values(self, entries: dict[str, Any] | tuple[Any, ...]) -> list[Any]:
         """Return the entries of a dictionary or a tuple in the order of the keys of `parts`."""

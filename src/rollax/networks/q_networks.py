@@ -215,6 +215,9 @@ class EpsilonGreedy(eqx.Module):
     def action(self, raw_action: jax.Array) -> jax.Array:
         return raw_action
 
+    def raw_action(self, action: jax.Array) -> jax.Array:
+        return action
+
 
 class EpsilonGreedyNetwork(eqx.Module):
     """Actor-critic with the epsilon-greedy policy of an action-value network.

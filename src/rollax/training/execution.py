@@ -17,6 +17,7 @@ from rollax.training.console import messages
 from rollax.training.console.network_messages import describe_inputs
 from rollax.training.console.progress import Display, NullDisplay, ResilientDisplay
 from rollax.training.console.signals import make_interrupt, set_activity, stop_on_signals
+from rollax.training.datasets.run_demonstrations import describe_demonstrations
 from rollax.training.result import Result, StopWhenFn
 from rollax.training.session import Session
 from rollax.training.spec import Spec
@@ -80,6 +81,7 @@ def run_in_folder(
                 messages.describe_run(spec, folder),
                 *messages.describe_varied_parameters(spec),
                 *messages.describe_opponent_pool(spec),
+                *describe_demonstrations(spec, observed),
                 *describe_inputs(spec, observed, network),
             ]:
                 show.message(line)

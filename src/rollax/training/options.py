@@ -94,6 +94,9 @@ class RunOptions:
     init_strict: bool = False
     """Refuse init_from if an array does not fit, instead of adapting it or keeping its initial
     value."""
+    demonstrations: str | None = None
+    """File of demonstrations (see rollax record): bc imitates them, and dqn, sac and td3 start with
+    them in the replay buffer."""
     tensorboard: bool = True
     """Write TensorBoard event files."""
     wandb: str | None = None

@@ -28,6 +28,7 @@ from rollax.environments import registry
 from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import EPISODE_RETURN, EvolutionConfig, Range, num_selected
 from rollax.populations.self_play import PoolConfig
+from rollax.replay.demonstrations import Demonstrations
 from rollax.training.options import RunOptions, check_evolve_options
 from rollax.training.presets import Preset, load_preset
 from rollax.training.run_folder.phases import Phase, best_phase_starts
@@ -41,6 +42,19 @@ from rollax.training.value_ranges import (
 from rollax.types import RunPath, SettingValues
 
 CUSTOM = "custom"  # replaces the settings of a user's network
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDemonstrations:
+    """Demonstrations that a run learns from.
+
+    Attributes:
+        sha256: Hash of the arrays (`Demonstrations.digest`), or "" without demonstrations.
+        data: The demonstrations, or None if they are not loaded. They are not part of config.yaml.
+    """
+
+    sha256: str = ""
+    data: Demonstrations | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +88,7 @@ class Spec:
         curriculum: Values of each environment parameter at equally spaced levels of the curriculum,
             keyed by name. Evaluations use the last values. Callbacks may change a parameter with
             one value.
+        demonstrations: Demonstrations that the run learns from.
     """
 
     algorithm: str
@@ -94,6 +109,7 @@ class Spec:
     imports: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ()
     randomize: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    demonstrations: RunDemonstrations = RunDemonstrations()
     curriculum: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -122,6 +138,11 @@ class Spec:
     def derived_settings(self) -> DerivedSettings:
         """Quantities derived from the algorithm's settings, such as the replay capacity."""
         return get_algorithm_entry(self.algorithm).derive_settings(self.config)
+
+    @property
+    def acts_in_training(self) -> bool:
+        """Whether the algorithm acts in environments to learn, instead of learning from data."""
+        return get_algorithm_entry(self.algorithm).unit != "samples"
 
     @property
     def method(self) -> EvolutionConfig:

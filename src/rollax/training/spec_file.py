@@ -20,6 +20,7 @@ from rollax.training.spec import (
     CUSTOM,
     MAX_FRAMES_PER_LINE,
     MAX_UPDATES_PER_LINE,
+    RunDemonstrations,
     RunOptions,
     Spec,
     check_population,
@@ -57,6 +58,7 @@ NEW_OPTION_DEFAULTS = {
     "opponent_pool_types": [],
     "opponent_pool_runs": [],
     "curriculum_returns": [],
+    "demonstrations": None,
 }
 NEW_CONFIG_DEFAULTS = {
     "frozen": [],
@@ -74,6 +76,7 @@ NEW_KEY_DEFAULTS: Record = {
     "randomize": {},
     "curriculum": {},
     "updates_per_version": 0,
+    "demonstrations": {},
 }
 MAX_VALUES = 256  # values of one setting, such as layer sizes
 MAX_NODES, MAX_DEPTH = 100_000, 20  # of the values in the file
@@ -274,13 +277,22 @@ def parse_spec(document: Record) -> Spec:
         options=options,
         evolve=evolve,
         phases=parse_phases(document["phases"]),
+        demonstrations=_parse_demonstrations(document["demonstrations"]),
     )
     check_step_counts(spec)
     _check_intervals(spec)
     return spec
 
 
-_SECTIONS = ("config", "network", "options", "evolve", "phases")  # sections with separate checks
+# Sections with separate checks.
+_SECTIONS = ("config", "network", "options", "evolve", "phases", "demonstrations")
+
+
+def _parse_demonstrations(section: object) -> RunDemonstrations:
+    """Convert the section of demonstrations, whose arrays are in another file."""
+    values = coerce("demonstrations", section, dict[str, str])
+    _check_keys("demonstrations.", {"sha256": ""} | values, ["sha256"])
+    return RunDemonstrations(**values)
 
 
 def _parse_section(name: str, settings_class: type, section: object) -> Any:

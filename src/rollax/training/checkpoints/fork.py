@@ -16,6 +16,7 @@ from rollax.training.checkpoints import compatibility
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.compile import program as programs
+from rollax.training.datasets.run_demonstrations import copy_run_demonstrations
 from rollax.training.opponents import copy_stored_opponents
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
@@ -71,6 +72,7 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
             else scores._replace(values=[scores.values[member] for member in members])
         )
     creation.create_run_folder(new_spec)
+    copy_run_demonstrations(spec, folder, new_folder)
     _write_state(new_spec, _ForkedState(step, state, scores), new_spec)
     return new_spec
 
@@ -103,6 +105,7 @@ def continue_in_new_folder(
     fingerprint = programs.environment_fingerprint(spec, environment)
     new_folder = creation.create_run_folder(spec, fingerprint)
     copy_stored_opponents(old_spec, folder, new_folder)
+    copy_run_demonstrations(old_spec, folder, new_folder)
     _write_state(spec, forked, old_spec)
     return new_folder
 

@@ -12,6 +12,7 @@ ROLLBACK_TAG = int.from_bytes(b"back")
 EVALUATION_TAG = int.from_bytes(b"eval")
 RENDER_TAG = int.from_bytes(b"view")
 ELITES_TAG = int.from_bytes(b"elit")
+DEMONSTRATION_TAG = int.from_bytes(b"demo")
 
 
 def training_key(seed: int) -> jax.Array:
@@ -50,3 +51,8 @@ def render_key(key: jax.Array) -> jax.Array:
 def elite_evaluation_key(key: jax.Array) -> jax.Array:
     """Return the key for re-evaluation of the elites of an archive: `rollax eval`."""
     return jax.random.fold_in(key, ELITES_TAG)
+
+
+def demonstration_key(key: jax.Array) -> jax.Array:
+    """Return the key for recorded episodes: `rollax.record`, `rollax record`."""
+    return jax.random.fold_in(key, DEMONSTRATION_TAG)

@@ -147,10 +147,11 @@ def _build_algorithm_and_environment(
         if not dataclasses.is_dataclass(spec.network):
             raise UsageError("This run used a custom network. Pass it again as network=...")
         make_network = functools.partial(entry.make_network, environment, spec.network)
-    network_fn = make_network
+    network_fn, data = make_network, spec.demonstrations.data
+    keywords = {} if data is None else {"demonstrations": data}
 
     def make(environment: Environment) -> Algorithm:
-        return entry.make(environment, network_fn)
+        return entry.make(environment, network_fn, **keywords)
 
     if spec.options.opponent_pool:
         make = functools.partial(self_play, make, config=spec.pool_config, other_runs=pool_runs)
@@ -451,7 +452,14 @@ def _compile_host_program(
     evolving_members = _compile_evolve(
         spec, population(algorithm), functions.abstract_state, None, None
     )
-    training = TrainingPrograms(lambda: (acts.compile(capacity), {}), lambda: evolving_members)
+    segments = jax.jit(segment(functions.algorithm, capacity), donate_argnums=0)
+
+    def compile_run() -> tuple[Any, dict[str, float]]:
+        if spec.acts_in_training:
+            return acts.compile(capacity), {}
+        return compile_with_timing(segments, functions.abstract_state, np.int32(0))
+
+    training = TrainingPrograms(compile_run, lambda: evolving_members)
 
     def evaluate(state: State, updates: int) -> Episodes:
         key = _evaluation_key(spec, functions.eval_key, updates)
@@ -459,7 +467,10 @@ def _compile_host_program(
 
     def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
         training.make()
-        return acts.advance(state, num_updates)
+        if spec.acts_in_training:
+            return acts.advance(state, num_updates)
+        state, metrics = background.execute(training.run, state, np.int32(num_updates))
+        return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     init = functools.partial(background.execute, begin, functions.run_key, functions.config)
     return Program(

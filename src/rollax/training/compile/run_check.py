@@ -81,7 +81,13 @@ def _check_run(spec: Spec, environment: Environment | None, make_network: Networ
         if processes.num_processes() > 1:
             memory_estimate.check_distributed_run(spec, is_on_host(environment))
         if is_on_host(environment):
-            check_rollouts(spec.algorithm, algorithm, environment, int(spec.options.devices))
+            check_rollouts(
+                spec.algorithm,
+                algorithm,
+                environment,
+                int(spec.options.devices),
+                spec.acts_in_training,
+            )
             # For compiled environments, tracing an evaluation includes this check.
             validate_reductions(eval_environment, spec.options.info)
         member_state = programs.abstract_member_state(spec, algorithm)

@@ -52,6 +52,7 @@ FINGERPRINT_KEY = "environment"  # key in environment.json: fingerprint of the r
 LINEAGE_FILE = "lineage.jsonl"  # generations of an evolving population
 STUDY_FILE = "study.yaml"  # specification in the folder of a study
 JOURNAL_FILE = "journal.log"  # trials of a study
+DEMONSTRATIONS_FILE = "demonstrations.npz"  # copy of the demonstrations that the run learns from
 LOCK_FILE = ".lock"
 CHECKPOINTS_FOLDER = "checkpoints"
 FIGURES_FOLDER = "figures"
@@ -125,6 +126,9 @@ def _spec_to_dictionary(spec: Spec) -> dict[str, Any]:
         "network": network,
         "options": options,
         "phases": [dataclasses.asdict(phase) for phase in spec.phases],
+        "demonstrations": {"sha256": spec.demonstrations.sha256}
+        if spec.demonstrations.sha256
+        else {},
     }
     return _to_plain_values(parts | sections)
 

@@ -10,7 +10,9 @@ from rollax.runtime.installation import install_command
 from rollax.training.options import parse_workers
 
 
-def check_rollouts(name: str, algorithm: Algorithm, environment: Environment, devices: int) -> None:
+def check_rollouts(
+    name: str, algorithm: Algorithm, environment: Environment, devices: int, acts_in_training: bool
+) -> None:
     """Check that an algorithm can train with host simulators.
 
     Args:
@@ -18,15 +20,16 @@ def check_rollouts(name: str, algorithm: Algorithm, environment: Environment, de
         algorithm: Algorithm of one member.
         environment: Host environment.
         devices: Number of devices.
+        acts_in_training: Whether the algorithm acts in environments to learn.
 
     Raises:
         UsageError: If the algorithm does not support host simulators, or if `devices` is not 1.
     """
-    if algorithm.rollouts is None or algorithm.learn is None:
+    if acts_in_training and (algorithm.rollouts is None or algorithm.learn is None):
         raise UsageError(
             f"{environment.name} runs on the host, which {name} does not support. Choose ppo, "
-            "ppo_rnd, impala, pqn, td3, sac, dqn, or a custom algorithm with Algorithm.rollouts "
-            "and Algorithm.learn."
+            "ppo_rnd, impala, pqn, td3, sac, dqn, bc, or a custom algorithm with "
+            "Algorithm.rollouts and Algorithm.learn."
         )
     if devices > 1:
         raise UsageError(

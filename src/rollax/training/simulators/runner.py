@@ -122,13 +122,6 @@ class SimulatorRunner:
         # The state is passed as its leaves, because flattening modules in every call takes longer
         # than a step of most simulators.
         self._structure = jax.tree.structure(like)
-        self._act_fn = jax.jit(
-            self._accept_state_leaves(
-                jax.vmap(make_rollout_act_fn(one), (0, 0, 0, 0, None))
-                if self.has_members
-                else make_rollout_act_fn(one)
-            )
-        )
         self._evaluation_act_fn = episodes.make_evaluation_act_fn(
             one, not spec.options.eval_stochastic, self.has_members
         )
@@ -153,6 +146,16 @@ class SimulatorRunner:
         # Function that is called with the error message of the first restart of a simulator.
         self.report_restart_fn: Callable[[str], None] | None = None
         self.num_restarts = 0
+
+    @functools.cached_property
+    def _act_fn(self) -> Any:
+        """Jitted function that acts in training with the leaves of the run's state."""
+        act = make_rollout_act_fn(self.one)
+        return jax.jit(
+            self._accept_state_leaves(
+                jax.vmap(act, (0, 0, 0, 0, None)) if self.has_members else act
+            )
+        )
 
     def _accept_state_leaves(self, act: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Convert a function of `members(state)` to a function of the leaves of the run's state."""
@@ -391,8 +394,11 @@ class SimulatorRunner:
     def begin(self, state: State) -> None:
         """Create the training simulators if needed, and perform scheduled restarts of episodes.
 
-        The simulators are created again if their last rollout did not complete.
+        The simulators are created again if their last rollout did not complete. An algorithm
+        without rollouts does not act in training.
         """
+        if self.one.rollouts is None:
+            return
         number = self.number * find_actor(self.like).reset.shape[-1]
         if self._is_incomplete and self._training_simulators is not None:
             self._training_simulators.close()
