@@ -11,7 +11,7 @@ import pytest
 from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
-from rollax.algorithms.ppo import PPOBatch, PPOConfig, loss
+from rollax.algorithms.ppo import PPOBatch, PPOConfig, loss, normalize_minibatch
 from rollax.networks import ActorCriticOutput, StepwiseNetwork
 from rollax.networks.distributions import Categorical
 
@@ -83,14 +83,12 @@ def test_normalized_advantages(choice: Any, differs: bool) -> None:
     """Normalized within the minibatch, shift and scale of the advantages do not change the loss."""
     network = StepwiseNetwork(Constant(jnp.float32(0.3), jnp.float32(0.0)))
     config = PPOConfig(normalize_advantages=choice)
-    losses = [
-        float(
-            loss(network, None, batch_of(-0.7, a, [0.0] * 3), config, jnp.float32(0))[1][
-                "policy_loss"
-            ]
-        )
-        for a in ([1.0, 2.0, 4.0], [12.0, 22.0, 42.0])
-    ]
+
+    def policy_loss(advantages: list[float]) -> float:
+        data = normalize_minibatch(config, batch_of(-0.7, advantages, [0.0] * 3))
+        return float(loss(network, None, data, config, jnp.float32(0))[1]["policy_loss"])
+
+    losses = [policy_loss(advantages) for advantages in ([1.0, 2.0, 4.0], [12.0, 22.0, 42.0])]
     assert (abs(losses[0] - losses[1]) > 1e-3) == differs
 
 

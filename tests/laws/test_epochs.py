@@ -10,6 +10,7 @@ import pytest
 
 from laws.programs import assert_close, differs, fresh, gradient_steps, plain
 from laws.table import BY_NAME
+from rollax.learning.minibatches import make_layout
 from rollax.populations import population
 from support.parameters import mark_quick
 
@@ -195,3 +196,27 @@ def test_learning_rates_adapt_to_the_divergence() -> None:
 
     assert rate_after(1e-9) == pytest.approx(1e-3 / 1.5**changes)
     assert rate_after(1e3) == pytest.approx(min(1e-3 * 1.5**changes, 1e-2))
+
+
+@pytest.mark.parametrize("name", mark_quick(["ppo", "ppo-lstm", "impala", "pqn"], "ppo"))
+def test_accumulated_gradients_are_those_of_the_minibatch(name: str) -> None:
+    """The parameters after one update are equal up to rounding."""
+    row = BY_NAME[name]
+    algorithm = row.make(row.environment)
+
+    def result(num_parts: int) -> Any:
+        sizes = {"num_epochs": 1, "num_minibatches": 1, "gradient_accumulation": num_parts}
+        config = dataclasses.replace(row.config, **sizes, optimizer="sgd")
+        state = jax.jit(lambda key: algorithm.init(key, config))(jax.random.key(0))
+        state, metrics = jax.jit(algorithm.step)(state)
+        return state.train.network, metrics.values["loss"]
+
+    assert_close(result(1), result(4), 1e-5)
+
+
+@pytest.mark.quick
+def test_parts_of_a_minibatch_have_equal_sizes() -> None:
+    sizes = {"num_steps": 8, "num_streams": 8, "sequence_length": 1, "num_minibatches": 2}
+    make_layout(**sizes, gradient_accumulation=8)
+    with pytest.raises(ValueError, match="must divide the 32 sequences of a minibatch. Use 2 or 4"):
+        make_layout(**sizes, gradient_accumulation=5)

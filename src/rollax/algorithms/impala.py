@@ -52,6 +52,8 @@ class ImpalaConfig:
     """(static) Steps per trajectory for V-trace, a divisor of num_steps."""
     num_minibatches: int = static_field(1)
     """(static) Gradient steps per epoch."""
+    gradient_accumulation: int = static_field(1)
+    """(static) Parts of a minibatch, processed one after the other, per gradient step."""
     num_epochs: int = static_field(4)
     """(static) Epochs over each rollout for the policy, and for the critic if critic_epochs is
     0.
@@ -77,9 +79,7 @@ class ImpalaConfig:
     optimizer: OptimizerName = static_field("adam")
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
     learning_rate_schedule: AdaptiveScheduleName = static_field("linear")
-    """(static) Shape of the change of the learning rates over training. kl also adapts them to the
-    KL divergence of the policy.
-    """
+    """(static) Shape of the change of the learning rates. kl adapts them to the KL divergence."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""
     frozen_fraction: float = static_field(1.0, low=0)
@@ -264,17 +264,16 @@ def make_minibatch_layout(config: ImpalaConfig, num_streams: int) -> minibatches
             be divided evenly among devices.
     """
     sizes = config.num_steps, num_streams, config.sequence_length, config.num_minibatches
-    layout = minibatches.make_layout(*sizes, is_pooled=config.prioritized)
+    layout = minibatches.make_layout(*sizes, config.prioritized, config.gradient_accumulation)
     # Each device computes the values of final observations for its own share.
-    number, devices = (
-        layout.rows // layout.num_minibatches * layout.groups * layout.block_size,
-        tree.num_devices(),
-    )
+    size = layout.rows // layout.num_minibatches * layout.groups * layout.block_size
+    number, devices = size // config.gradient_accumulation, tree.num_devices()
     if number % devices:
         raise ValueError(
             "The number of sequences in a minibatch (streams x num_steps / sequence_length / "
-            f"num_minibatches) must be a multiple of devices ({devices}), got {number}. "
-            "Lower num_minibatches or sequence_length, or raise num_envs."
+            "num_minibatches / gradient_accumulation) must be a multiple of devices "
+            f"({devices}), got {number}. Lower num_minibatches or sequence_length, or raise "
+            "num_envs."
         )
     return layout
 
@@ -332,9 +331,8 @@ def learn(
     def minibatch_loss(
         network: Network, train: TrainState, minibatch: tuple[Experience, jax.Array]
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        data, weight = minibatch
         moments = train.observations, train.values
-        return loss(network, moments, data, weight, config, entropy_coefficient)
+        return loss(network, moments, *minibatch, config, entropy_coefficient)
 
     train, metrics = fit(
         minibatch_loss, train, (rows, weights), layout, config, progress, key, shuffle

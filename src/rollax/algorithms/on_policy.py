@@ -29,7 +29,7 @@ from rollax.acting.streams import (
 from rollax.algorithm import Algorithm, FiniteChecks, Metrics, make_placement
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, train_state
-from rollax.learning.optimizers import ScheduleConfig, scheduled_rate
+from rollax.learning.optimizers import ScheduleConfig
 from rollax.learning.train_state import TrainState
 from rollax.networks.network import Network
 from rollax.types import Action, Carry, Flag, Observation, PyTree, Scalar, Settings
@@ -220,26 +220,6 @@ def learn_by_group(
     return state, metrics
 
 
-def make_minibatch_layout(
-    config: minibatches.MinibatchConfig, num_streams: int
-) -> minibatches.MinibatchLayout:
-    """Return the layout that divides rollouts of one parameter group into minibatches.
-
-    Args:
-        config: Settings with the sizes of rollouts and minibatches.
-        num_streams: Number of streams that share the parameters.
-
-    Returns:
-        The layout.
-
-    Raises:
-        ValueError: If the rollout cannot be divided evenly into minibatches.
-    """
-    return minibatches.make_layout(
-        config.num_steps, num_streams, config.sequence_length, config.num_minibatches
-    )
-
-
 def fit(
     loss: Callable[[Network, TrainState, PyTree], tuple[jax.Array, dict[str, jax.Array]]],
     train: TrainState,
@@ -251,6 +231,7 @@ def fit(
     shuffle: Callable[
         [jax.Array, minibatches.MinibatchLayout], jax.Array
     ] = minibatches.shuffle_rows,
+    prepare: Callable[[PyTree], PyTree] = lambda minibatch: minibatch,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """Train an actor-critic for several epochs on shuffled minibatches.
 
@@ -264,6 +245,8 @@ def fit(
         key: Random key of the shuffles.
         shuffle: Function `(key, layout)` that returns the row indices of the minibatches of one
             epoch.
+        prepare: Function of a minibatch, which is applied before the minibatch is divided for
+            gradient accumulation.
 
     Returns:
         The updated train state, and the means of the metrics over the last epoch.
@@ -273,14 +256,18 @@ def fit(
     def gradient_step(
         train: TrainState, order: jax.Array, active: dict[str, jax.Array]
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        minibatch = minibatches.gather_minibatch(rows, order)
-        gradient, metrics = jax.grad(loss, has_aux=True)(train.network, train, minibatch)
-        metrics["grad_norm"] = optax.tree.norm(gradient)
-        kl, rates = metrics["approx_kl"], optimizers
-        if train.rate_scale is not None:
-            train = train_state.adapt_learning_rates(train, config, kl, active["actor"])
-            rates = train_state.make_optimizers(config, progress, train.rate_scale)
-        return train_state.update_parameters(train, rates, gradient, active), metrics
+        minibatch = prepare(minibatches.gather_minibatch(rows, order))
+        gradient, metrics = minibatches.accumulate_gradients(
+            lambda network, part: loss(network, train, part),
+            train.network,
+            minibatch,
+            config.gradient_accumulation,
+        )
+        if train.rate_scale is None:
+            return train_state.update_parameters(train, optimizers, gradient, active), metrics
+        train = train_state.adapt_rates(train, config, metrics["approx_kl"], active["actor"])
+        adapted = train_state.make_optimizers(config, progress, train.rate_scale)
+        return train_state.update_parameters(train, adapted, gradient, active), metrics
 
     epochs = train_state.num_part_epochs(config, train)
     return minibatches.run_epochs(
@@ -320,9 +307,7 @@ def finish_update(
     more, finite = losses.summarize_update(
         rollout, advantage, target, metrics["loss"], parameters, prediction
     )
-    rate = scheduled_rate(config, config.learning_rate, progress)
-    if train.rate_scale is not None:
-        rate = rate * train.rate_scale
+    rate = train_state.current_rate(train, config, progress)
     return train, metrics | more | {"learning_rate": rate}, finite
 
 

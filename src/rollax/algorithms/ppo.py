@@ -11,6 +11,7 @@ arXiv:2011.09533), or MAPPO (Yu et al. 2021, arXiv:2103.01955) if critics observ
 All action spaces are supported. docs/algorithms/ppo.md explains every equation.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -27,7 +28,6 @@ from rollax.algorithms.on_policy import (
     RolloutEnd,
     finish_update,
     fit,
-    make_minibatch_layout,
     on_policy,
 )
 from rollax.config import settings_dataclass, static_field, traced_field
@@ -58,6 +58,8 @@ class PPOConfig:
     """
     num_minibatches: int = static_field(8)
     """(static) Gradient steps per epoch."""
+    gradient_accumulation: int = static_field(1)
+    """(static) Parts of a minibatch, processed one after the other, per gradient step."""
     num_epochs: int = static_field(4)
     """(static) Epochs over each rollout for the policy, and for the critic if critic_epochs is
     0.
@@ -79,9 +81,7 @@ class PPOConfig:
     optimizer: OptimizerName = static_field("adam")
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
     learning_rate_schedule: AdaptiveScheduleName = static_field("linear")
-    """(static) Shape of the change of the learning rates over training. kl also adapts them to the
-    KL divergence of the policy.
-    """
+    """(static) Shape of the change of the learning rates. kl adapts them to the KL divergence."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""
     frozen_fraction: float = static_field(1.0, low=0)
@@ -187,20 +187,17 @@ def loss(
         lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy())
     )
     log_prob, entropy = density(output.policy, data.raw_action)
-
-    mask, advantage = losses.policy_mask(data.mask, data.acts), data.advantage
-    if config.normalize_advantages == "minibatch":
-        advantage = losses.standardize(advantage, mask)
     # Beyond this range exp overflows, and 0 times its gradient is NaN.
     log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)
     value_clip = config.value_clip if config.clip_values else None
     terms = {
-        "policy_loss": -losses.clipped_objective(log_ratio, advantage, config.clip),
+        "policy_loss": -losses.clipped_objective(log_ratio, data.advantage, config.clip),
         "value_loss": losses.squared_value_error(output.value, data.value, data.target, value_clip),
         "entropy": entropy,
         "approx_kl": jax.lax.stop_gradient(losses.estimate_kl(log_ratio)),
         "clip_fraction": (jnp.abs(jnp.exp(log_ratio) - 1) > config.clip).astype(jnp.float32),
     }
+    mask = losses.policy_mask(data.mask, data.acts)
     metrics = losses.masked_means(terms, data.mask, mask, values=("value_loss",))
     total = (
         metrics["policy_loss"]
@@ -221,7 +218,7 @@ def ppo(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
         The algorithm. Its `init` raises a `ValueError` if a rollout cannot be divided evenly.
     """
     network = check_actor_critic("ppo", environment, network)
-    return on_policy(environment, network, learn, make_layout=make_minibatch_layout)
+    return on_policy(environment, network, learn, make_layout=minibatches.make_minibatch_layout)
 
 
 def learn(
@@ -262,7 +259,7 @@ def learn(
     # Learn from shuffled minibatches of sequences for some epochs.
     train = train_state.update_value_statistics(train, target, rollout.mask)
     batch = make_batch(config, train, rollout, advantage, target, policy_advantage)
-    layout = make_minibatch_layout(config, reward.shape[1])
+    layout = minibatches.make_minibatch_layout(config, reward.shape[1])
     entropy_coefficient = linear_schedule(
         config.entropy_coefficient, config.entropy_final_fraction, progress
     )
@@ -273,11 +270,22 @@ def learn(
         return loss(network, train.observations, minibatch, config, entropy_coefficient)
 
     rows = minibatches.to_rows(batch, layout)
-    train, metrics = fit(minibatch_loss, train, rows, layout, config, progress, key)
+    prepare = functools.partial(normalize_minibatch, config)
+    train, metrics = fit(
+        minibatch_loss, train, rows, layout, config, progress, key, prepare=prepare
+    )
     train, metrics, finite = finish_update(
         config, progress, train, rollout, advantage, target, metrics
     )
     return LearnResult(train, discounted_return, metrics, finite)
+
+
+def normalize_minibatch(config: PPOConfig, minibatch: PPOBatch) -> PPOBatch:
+    """Standardize the advantages of a minibatch if `normalize_advantages` is "minibatch"."""
+    if config.normalize_advantages != "minibatch":
+        return minibatch
+    mask = losses.policy_mask(minibatch.mask, minibatch.acts)
+    return minibatch._replace(advantage=losses.standardize(minibatch.advantage, mask))
 
 
 def make_batch(

@@ -26,12 +26,11 @@ from rollax.algorithms.on_policy import (
     LearnResult,
     OnPolicyState,
     RolloutEnd,
-    make_minibatch_layout,
     on_policy,
 )
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
-from rollax.learning import normalization, train_state
+from rollax.learning import minibatches, normalization, train_state
 from rollax.learning import novelty as novelties
 from rollax.learning.novelty import NoveltyState
 from rollax.learning.train_state import TrainState
@@ -100,7 +99,9 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
         The algorithm. Its `init` raises a `ValueError` if a rollout cannot be divided evenly.
     """
     network = check_actor_critic("ppo_rnd", environment, network)
-    algorithm = on_policy(environment, network, learn, make_layout=make_minibatch_layout)
+    algorithm = on_policy(
+        environment, network, learn, make_layout=minibatches.make_minibatch_layout
+    )
 
     def add_novelty(train: TrainState, novelty: NoveltyState) -> tuple[NoveltyTrainState]:
         return (NoveltyTrainState(*train, novelty=novelty),)
@@ -164,7 +165,7 @@ def learn(
         rate_scale=train.rate_scale,
     )
     result = ppo.learn(config, progress, actor_critic, rollout, end, policy_key, combine)
-    layout = make_minibatch_layout(config, target.shape[1])
+    layout = minibatches.make_minibatch_layout(config, target.shape[1])
     novelty, novelty_losses = novelties.learn_novelty(
         config, novelty, rollout, target, layout, novelty_key
     )

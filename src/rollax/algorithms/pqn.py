@@ -26,7 +26,6 @@ from rollax.algorithms.on_policy import (
     LearnResult,
     RolloutEnd,
     finish_update,
-    make_minibatch_layout,
     on_policy,
 )
 from rollax.config import settings_dataclass, static_field, traced_field
@@ -66,6 +65,8 @@ class PQNConfig:
     """
     num_minibatches: int = static_field(8)
     """(static) Gradient steps per epoch."""
+    gradient_accumulation: int = static_field(1)
+    """(static) Parts of a minibatch, processed one after the other, per gradient step."""
     num_epochs: int = static_field(2)
     """(static) Epochs over each rollout."""
     normalize_observations: bool = static_field(False)
@@ -194,7 +195,7 @@ def pqn(environment: Environment, network: Callable[[jax.Array], Network]) -> Al
         learn,
         make_optimizers=make_optimizers,
         make_train=make_train,
-        make_layout=make_minibatch_layout,
+        make_layout=minibatches.make_minibatch_layout,
         make_sampler=lambda config, progress: functools.partial(sample_action, config, progress),
         choose=choose_evaluation_action,
     )
@@ -326,7 +327,7 @@ def learn(
     )
 
     # Learn from shuffled minibatches of sequences.
-    layout = make_minibatch_layout(config, reward.shape[1])
+    layout = minibatches.make_minibatch_layout(config, reward.shape[1])
     batch = PQNBatch(
         carry=memory_windows.carries_at_sequence_starts(rollout.carry, config.sequence_length),
         obs=rollout.obs,
@@ -341,10 +342,12 @@ def learn(
         train: TrainState, order: jax.Array
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         minibatch = minibatches.gather_minibatch(rows, order)
-        gradient, metrics = jax.grad(loss, has_aux=True)(
-            train.network, train.observations, minibatch
+        gradient, metrics = minibatches.accumulate_gradients(
+            lambda network, part: loss(network, train.observations, part),
+            train.network,
+            minibatch,
+            config.gradient_accumulation,
         )
-        metrics["grad_norm"] = optax.tree.norm(gradient)
         is_active = {"actor": jnp.ones((), bool)}
         return train_state.update_parameters(train, transformations, gradient, is_active), metrics
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from rollax import tree
 from rollax.errors import suggest_divisors, suggest_multiples
@@ -44,6 +45,8 @@ class MinibatchConfig(Protocol):
     def sequence_length(self) -> int: ...
     @property
     def num_minibatches(self) -> int: ...
+    @property
+    def gradient_accumulation(self) -> int: ...
 
 
 class MinibatchLayout(NamedTuple):
@@ -79,6 +82,7 @@ def make_layout(
     sequence_length: int,
     num_minibatches: int,
     is_pooled: bool = False,
+    gradient_accumulation: int = 1,
 ) -> MinibatchLayout:
     """Return the layout that divides rollouts into minibatches.
 
@@ -93,6 +97,7 @@ def make_layout(
         num_minibatches: Number of minibatches per epoch.
         is_pooled: Whether to put all sequences into a single group with blocks of one stream, as
             prioritized sampling requires.
+        gradient_accumulation: Number of equal parts into which each minibatch is divided.
 
     Returns:
         The layout.
@@ -116,6 +121,12 @@ def make_layout(
             f"{suggest_divisors(num_streams * sequences, num_minibatches)} or num_envs "
             f"{suggest_multiples(num_streams, parts)}."
         )
+    size = num_streams * sequences // num_minibatches
+    if size % gradient_accumulation:
+        raise ValueError(
+            f"gradient_accumulation ({gradient_accumulation}) must divide the {size} sequences of "
+            f"a minibatch. Use {suggest_divisors(size, gradient_accumulation)}."
+        )
     if is_pooled:
         return MinibatchLayout(sequences, sequence_length, 1, num_streams, 1, num_minibatches)
     blocks = num_streams // parts
@@ -124,6 +135,29 @@ def make_layout(
         block //= 2
     return MinibatchLayout(
         sequences, sequence_length, blocks // block, parts, block, num_minibatches
+    )
+
+
+def make_minibatch_layout(config: MinibatchConfig, num_streams: int) -> MinibatchLayout:
+    """Return the layout that divides rollouts of one parameter group into
+
+    Args:
+        config: Settings with the sizes of rollouts and
+        num_streams: Number of streams that share the parameters.
+
+    Returns:
+        The layout.
+
+    Raises:
+        ValueError: If the rollout cannot be divided evenly into minibatches, or a minibatch into
+            parts for gradient accumulation.
+    """
+    return make_layout(
+        config.num_steps,
+        num_streams,
+        config.sequence_length,
+        config.num_minibatches,
+        gradient_accumulation=config.gradient_accumulation,
     )
 
 
@@ -216,6 +250,47 @@ def gather_minibatch(data: PyTree, order: jax.Array) -> Any:
         return jnp.moveaxis(picked, (2, 1), (0, 1)).reshape(length, -1, *features)
 
     return jax.tree.map(gather, data)
+
+
+def accumulate_gradients(
+    loss: Callable[[PyTree, PyTree], tuple[jax.Array, dict[str, jax.Array]]],
+    parameters: PyTree,
+    minibatch: PyTree,
+    num_parts: int,
+) -> tuple[Any, dict[str, jax.Array]]:
+    """Return the gradient of a loss over a minibatch, as the mean of the gradients of its parts.
+
+    The parts are processed one after the other, so memory for activations is that of one part.
+
+    Args:
+        loss: Function `(parameters, minibatch)` that returns the loss and its metrics.
+        parameters: Parameters.
+        minibatch: Minibatch of B sequences, `[L, B, ...]`.
+        num_parts: Number of parts of equal size, a divisor of B.
+
+    Returns:
+        The gradient and the metrics, which are means over the parts, with the norm of the gradient
+        as "grad_norm".
+    """
+    gradient_fn = jax.grad(loss, has_aux=True)
+    if num_parts == 1:
+        gradient, metrics = gradient_fn(parameters, minibatch)
+        return gradient, metrics | {"grad_norm": optax.tree.norm(gradient)}
+
+    def split(x: jax.Array) -> jax.Array:
+        # Each part takes every k-th sequence, which divides the samples of each device.
+        parts = x.reshape(x.shape[0], x.shape[1] // num_parts, num_parts, *x.shape[2:])
+        return jnp.moveaxis(parts, 2, 0)
+
+    parts = jax.tree.map(split, minibatch)
+    shapes = jax.eval_shape(gradient_fn, parameters, jax.tree.map(lambda x: x[0], parts))
+    total, _ = jax.lax.scan(
+        lambda total, part: (jax.tree.map(jnp.add, total, gradient_fn(parameters, part)), None),
+        jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes),
+        parts,
+    )
+    gradient, metrics = jax.tree.map(lambda x: x / num_parts, total)
+    return gradient, metrics | {"grad_norm": optax.tree.norm(gradient)}
 
 
 # Whether the actor and a separate critic are trained: bool [] for the keys "actor" and "critic".

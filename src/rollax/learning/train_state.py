@@ -103,6 +103,8 @@ class GradientStepConfig(ActorCriticOptimizerConfig, EpochConfig, Protocol):
 
     @property
     def target_kl(self) -> Scalar: ...
+    @property
+    def gradient_accumulation(self) -> int: ...
 
 
 @runtime_checkable
@@ -347,21 +349,26 @@ def make_optimizers(
     return {name: make_optimizer(config, rate, progress) for name, rate in rates.items()}
 
 
-def adapt_learning_rates(
+def adapt_rates(
     train: TrainState, config: AdaptiveScheduleConfig, divergence: jax.Array, is_active: jax.Array
 ) -> TrainState:
-    """Adapt the learning rates to the KL divergence of the policy, if the schedule is "kl".
+    """Adapt the learning rates to the KL divergence of the policy.
 
     Args:
-        train: Training state.
+        train: Training state with a factor of the learning rates.
         config: Settings of the schedule.
         divergence: KL divergence of the policy from the policy that acted.
         is_active: Whether the policy is trained. If false, the learning rates do not change.
     """
-    if train.rate_scale is None:
-        return train
+    assert train.rate_scale is not None
     scale = adapt_rate_scale(config, train.rate_scale, divergence)
     return train._replace(rate_scale=jnp.where(is_active, scale, train.rate_scale))
+
+
+def current_rate(train: TrainState, config: ScheduleConfig, progress: jax.Array) -> jax.Array:
+    """Return the current learning rate of the policy."""
+    rate = scheduled_rate(config, config.learning_rate, progress)
+    return rate if train.rate_scale is None else rate * train.rate_scale
 
 
 def num_part_epochs(config: EpochConfig, train: TrainState) -> tuple[int, int]:

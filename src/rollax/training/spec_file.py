@@ -69,6 +69,7 @@ NEW_CONFIG_DEFAULTS = {
     "learning_rate_warmup_fraction": 0.0,
     "discrete_target_entropy": 0.5,
     "learning_rate_kl": 0.01,
+    "gradient_accumulation": 1,
 }
 # Defaults of keys that run folders of earlier versions lack.
 NEW_KEY_DEFAULTS: Record = {
