@@ -205,7 +205,7 @@ def test_failed_episodes_do_not_count_in_training_metrics() -> None:
     acts, state = make_runner(on_host(fault="raise", at=7), env_restarts=1)
     acts.begin(state)
     recording = acts.played(jax.tree.leaves(state))
-    episodes = to_rollout(recording, find_actor(state)).episodes
+    episodes = to_rollout(acts.environment, recording, find_actor(state)).episodes
     is_end = recording.steps.terminated | recording.steps.truncated
     assert recording.steps.truncated[6].all() and acts.num_restarts == 2
     assert episodes.number == episodes.info["sum"][0] == is_end.sum() - 2

@@ -231,7 +231,7 @@ class Slow:
 @pytest.mark.skipif(sys.platform == "win32", reason="a timer")
 def test_the_timeout_applies_to_each_simulator() -> None:
     layout = SimulatorSpec(np.zeros(2, np.float32), ())
-    assert InProcessSimulators(Slow, 4, layout, timeout=0.9).reset([None] * 4).shape == (4, 2)
+    assert InProcessSimulators(Slow, 4, layout, timeout=0.9).reset([None] * 4).obs.shape == (4, 2)
     with pytest.raises(SimulatorError, match="simulator 0 did not respond within 0.1 s"):
         InProcessSimulators(Slow, 2, layout, timeout=0.1).reset([None] * 2)
 
@@ -274,7 +274,7 @@ def test_the_timeout_applies_to_each_simulator_of_a_worker() -> None:
     """
     layout = SimulatorSpec(np.zeros(2, np.float32), ())
     simulators = MultiprocessSimulators(Slow, 4, layout, 1, 1.0)
-    assert simulators.reset([None] * 4).shape == (4, 2)
+    assert simulators.reset([None] * 4).obs.shape == (4, 2)
     simulators.close()
     simulators = MultiprocessSimulators(Slow, 1, layout, 1, 0.2)
     with pytest.raises(SimulatorError, match=r"did not respond within 0.2 s"):
@@ -297,7 +297,7 @@ def test_a_locally_registered_id_is_sent_to_workers() -> None:
     environment = rollax.from_gymnasium("Unknown-v0")
     gymnasium.registry.pop("Unknown-v0")
     simulators = runner.make_simulators(environment, 1, 1, 60.0)
-    assert environment.name == "own/Unknown-v0" and simulators.reset([0]).shape == (1, 2)
+    assert environment.name == "own/Unknown-v0" and simulators.reset([0]).obs.shape == (1, 2)
     simulators.close()
 
 

@@ -106,24 +106,33 @@ class EpisodeTracker:
     Simulator s of each member plays the episodes s, s + S, s + 2 S, and so on.
     """
 
-    def __init__(self, episodes: EpisodePlan, side_by_side: int, names: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        episodes: EpisodePlan,
+        side_by_side: int,
+        names: tuple[str, ...],
+        num_agents: int | None = None,
+    ) -> None:
         """Initialize the tracker at the first episode of each simulator.
 
         Args:
             episodes: Plan of the episodes.
             side_by_side: Number S of simulators per member.
             names: Names of the info values.
+            num_agents: Number of agents A, or None without an agent axis.
         """
+        agents = () if num_agents is None else (num_agents,)
         members, self.number = episodes.seeds.shape
         self.episodes, self.num_parallel = episodes, side_by_side
         self.member = np.repeat(np.arange(members), side_by_side)
         self.index = np.tile(np.arange(side_by_side), members)  # current episode of each simulator
         self.time = np.zeros(self.index.shape, np.int32)
-        self.reset = np.ones(self.index.shape, bool)
-        self.total = np.zeros(self.index.shape)
+        self.reset = np.ones((*self.index.shape, *agents), bool)
+        self.total = np.zeros((*self.index.shape, *agents))
         self.running_info = InfoTracker(len(self.index), names)
         shape = members, self.number
-        self.returns, self.length = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
+        self.returns = np.zeros((*shape, *agents), np.float32)
+        self.length = np.zeros(shape, np.int32)
         self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
         self.info = np.full((*shape, len(names), 3), np.nan)  # mean, sum, last
 
@@ -163,23 +172,26 @@ class EpisodeTracker:
             episode at `max_steps`, and those that failed and repeat their episode.
         """
         alive = self.alive
-        self.total += np.where(alive, after.reward, 0.0)
+        self.total[alive] += after.reward[alive]
         self.time += alive
         self.running_info.add(after.info)
         repeated = alive & after.restarted
-        over = (after.terminated | after.truncated) & ~repeated
+        over = after.ended & ~repeated
+        terminated, truncated = after.terminated, after.truncated
+        if after.active is not None:
+            terminated = after.ended & np.all(terminated, axis=-1)
+            truncated = after.ended & ~terminated
         given_up = alive & ~over & ~repeated & (self.time >= max_steps)
         done = np.flatnonzero(alive & (over | given_up))
         where = self.member[done], self.index[done]
         self.returns[where], self.length[where] = self.total[done], self.time[done]
-        self.terminated[where], self.truncated[where] = (
-            after.terminated[done],
-            after.truncated[done],
-        )
+        self.terminated[where], self.truncated[where] = terminated[done], truncated[done]
         self.info[where] = self.running_info.take(done)
         self.index[done] += self.num_parallel
-        self.reset = over | given_up | repeated
-        begun = self.reset & alive
+        begins = over | given_up | repeated
+        self.reset = after.reset.copy()
+        self.reset[begins] = True
+        begun = begins & alive
         self.time[begun], self.total[begun] = 0, 0.0
         self.running_info.take(np.flatnonzero(begun))  # discards repeated episodes
         return given_up | repeated
@@ -219,7 +231,8 @@ def play_episodes(
     def flat(leaf):
         return np.asarray(leaf).reshape(playing.index.size, *leaf.shape[seen(playing.index).ndim :])
 
-    obs, carry = simulators.reset(list(seeds(playing.index)), playing.alive), shaped(carry)
+    obs = simulators.reset(list(seeds(playing.index)), playing.alive).obs
+    carry = shaped(carry)
     while np.any(playing.alive):
         check_fn()
         keys, begins = (
@@ -232,7 +245,7 @@ def play_episodes(
         needs_reset = playing.add(after, max_steps)
         obs = after.obs
         if np.any(needs_reset):
-            begun = simulators.reset(list(seeds(playing.index)), needs_reset)
+            begun = simulators.reset(list(seeds(playing.index)), needs_reset).obs
             obs = _replace_rows(obs, begun, needs_reset)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from rollax.environments.environment import Simulator
+from rollax.environments.environment import MultiAgentSimulator, Simulator
 from rollax.environments.host_environment import SimulatorFaultError, to_flag, to_reward
 from rollax.errors import UsageError, error_message
 from rollax.training.console.signals import StopRequested, is_stop_requested
@@ -27,8 +27,24 @@ from rollax.types import Action, Leaf, Observation, PyTree
 CONSTRUCTION = "making it"  # name of the constructor call in error messages
 
 
+class SimulatorStart(NamedTuple):
+    """Observations of E simulators for the next action, such as at the start of episodes.
+
+    Attributes:
+        obs: Observations [E, ...], or [E, A, ...] with A agents.
+        active: Whether each agent is in the episode, bool [E, A], or None without an agent axis.
+    """
+
+    obs: Any
+    active: Any = None
+
+
 class SimulatorStep(NamedTuple):
     """One step of E simulators.
+
+    With an agent axis, observations are [E, A, ...], and `reward`, `terminated` and `truncated` are
+    [E, A]. The flags of an agent that was not in the episode before the step are those with which
+    it left, and its reward is 0.
 
     Attributes:
         next_obs: Observation [E, ...] after the step. At the end of an episode, the final
@@ -38,9 +54,12 @@ class SimulatorStep(NamedTuple):
         reward: Rewards, float32 [E].
         terminated: Whether the episode terminated, bool [E].
         truncated: Whether the episode was truncated, bool [E].
+        ended: Whether the episode of the simulator ended, bool [E].
         info: K requested info values of each simulator, float32 [E, K]. NaN if missing.
         restarted: Whether the simulator failed and was made again, bool [E]. Its episode is then
             truncated, its reward is 0, and `next_obs` is the last observation before the failure.
+        active: Whether each agent is in the episode of `obs`, bool [E, A], or None without an agent
+            axis.
     """
 
     next_obs: Any
@@ -48,15 +67,27 @@ class SimulatorStep(NamedTuple):
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    ended: np.ndarray
     info: np.ndarray
     restarted: np.ndarray
+    active: Any = None
+
+    @property
+    def reset(self) -> np.ndarray:
+        """Whether `obs` is the first observation of an episode, bool [E], or [E, A] of an agent.
+
+        An agent that returns to an episode starts an episode of its own.
+        """
+        if self.active is None:
+            return self.ended
+        return self.ended[:, None] | (self.active & (self.terminated | self.truncated))
 
 
 @runtime_checkable
 class Simulators(Protocol):
     """Interface of E vectorized simulators."""
 
-    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> SimulatorStart:
         """Start episodes.
 
         Args:
@@ -64,7 +95,7 @@ class Simulators(Protocol):
             where: Mask of the simulators to reset, bool [E]. None resets all.
 
         Returns:
-            Observations [E, ...]. Zeros for simulators that are not reset.
+            First observations. Zeros for simulators that are not reset.
         """
         ...
 
@@ -97,14 +128,38 @@ class SimulatorSpec(NamedTuple):
     """Observation format and requested info values of a simulator.
 
     Attributes:
-        obs: Zeros with the structure, shapes and types of an observation.
+        obs: Zeros with the structure, shapes and types of an observation, of all agents if there is
+            an agent axis.
         info_names: Names of the info values that each step returns.
         needs_legal_action: Whether "action_mask" in observations must allow at least one action.
+        num_agents: Number of agents A, or None without an agent axis.
     """
 
     obs: Any
     info_names: tuple[str, ...]
     needs_legal_action: bool = False
+    num_agents: int | None = None
+
+    def make_start(self) -> SimulatorStart:
+        """Return zeros with the structure, shapes and types of the start of one simulator."""
+        agents = self.num_agents
+        return SimulatorStart(self.obs, None if agents is None else np.zeros(agents, bool))
+
+    def make_empty_step(self, start: SimulatorStart) -> SimulatorStep:
+        """Return a step of E simulators to `start`, without rewards and ends of episodes."""
+        number = len(jax.tree.leaves(start.obs)[0])
+        shape = (number,) if self.num_agents is None else (number, self.num_agents)
+        return SimulatorStep(
+            next_obs=start.obs,
+            obs=start.obs,
+            reward=np.zeros(shape, np.float32),
+            terminated=np.zeros(shape, bool),
+            truncated=np.zeros(shape, bool),
+            ended=np.zeros(number, bool),
+            info=np.full((number, len(self.info_names)), np.nan, np.float32),
+            restarted=np.zeros(number, bool),
+            active=start.active,
+        )
 
 
 @contextlib.contextmanager
@@ -194,7 +249,9 @@ def check_action_masks(
     Args:
         mask: Action masks, bool [E, ...]. They are changed in place.
         moved: Mask of the simulators with a new observation, bool [E].
-        over: `(terminated, truncated)`, bool [E] each, or None after a reset.
+        over: `(terminated, truncated)`, bool [E] each, or None after a reset. With an agent axis,
+            simulators mark the actions of agents that are not in the episode as legal themselves,
+            and both are whether the episode ended.
         name: Function that maps the index of a simulator to its name.
         steps: Number of steps in the current episode of each simulator, [E].
 
@@ -287,7 +344,9 @@ class InProcessSimulators:
         self._current_index = 0
         self._go_on = go_on
         self._restart_timer_fn: Callable[[float | None], Any] = lambda min_seconds: None
-        self._obs_leaves, self._structure = jax.tree.flatten(layout.obs)
+        # Without an agent axis, `SimulatorStart.active` is None, which is not a leaf.
+        self._obs_leaves, self._structure = jax.tree.flatten(layout.make_start())
+        self._has_agents = layout.num_agents is not None
         self._mask = find_action_mask(layout)
         self._episode_steps = np.zeros(number, int)
         self._restarts = RestartLimit([1] * number, max_restarts)
@@ -299,7 +358,7 @@ class InProcessSimulators:
             raise
         self._last_rows = self._make_rows()  # last observations, kept only if max_restarts > 0
 
-    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> SimulatorStart:
         """Start episodes (see `Simulators.reset`)."""
         with enforce_timeout(
             self._timeout, lambda: self._name(self._current_index)
@@ -317,8 +376,9 @@ class InProcessSimulators:
             self._timeout, lambda: self._name(self._current_index)
         ) as self._restart_timer_fn:
             step = self._step(action, seeds, self._to_mask(where))
-        unflatten = self._structure.unflatten
-        return step._replace(next_obs=unflatten(step.next_obs), obs=unflatten(step.obs))
+        start: SimulatorStart = self._structure.unflatten(step.obs)
+        next_obs = self._structure.unflatten(step.next_obs).obs
+        return step._replace(next_obs=next_obs, obs=start.obs, active=start.active)
 
     def pop_restart_messages(self) -> list[str]:
         """Return the error message of each restart (see `Simulators.pop_restart_messages`)."""
@@ -335,16 +395,8 @@ class InProcessSimulators:
     def _step(
         self, action: Action, seeds: Sequence[int | None] | None, moved: np.ndarray
     ) -> SimulatorStep:
-        number = len(self._simulators)
-        step = SimulatorStep(
-            next_obs=self._make_rows(),
-            obs=self._make_rows(),
-            reward=np.zeros(number, np.float32),
-            terminated=np.zeros(number, bool),
-            truncated=np.zeros(number, bool),
-            info=np.full((number, len(self._layout.info_names)), np.nan, np.float32),
-            restarted=np.zeros(number, bool),
-        )
+        start = SimulatorStart(self._make_rows())
+        step = self._layout.make_empty_step(start)._replace(obs=self._make_rows())
         self._episode_steps += moved
         for index in np.flatnonzero(moved).tolist():
             try:
@@ -353,7 +405,7 @@ class InProcessSimulators:
             except SimulatorError as error:
                 self._recover(step, index, error, seeds)
         self._finish_steps(step, moved, seeds)
-        ended = step.terminated | step.truncated
+        ended = step.ended
         # Before the next episodes, because a failure to start them is the first of a new series.
         self._restarts.record_success(moved & ~step.restarted, ended & ~step.restarted)
         if not np.any(ended):
@@ -370,10 +422,13 @@ class InProcessSimulators:
     def _step_one(self, step: SimulatorStep, index: int, action: Action) -> None:
         """Step one simulator."""
         names = self._layout.info_names
-        result = self._try(index, "step", _step_simulator, self._simulators[index], action, names)
+        simulator = self._simulators[index]
+        step_fn = _step_agents if self._has_agents else _step_simulator
+        result = self._try(index, "step", step_fn, simulator, action, names)
         step.reward[index] = result.reward
         step.terminated[index] = result.terminated
         step.truncated[index] = result.truncated
+        step.ended[index] = result.ended
         step.info[index] = result.info
         self._put(step.next_obs, index, result.obs)
 
@@ -394,12 +449,13 @@ class InProcessSimulators:
             try:
                 check_finite(step.next_obs, step.reward, self._name)
                 if self._mask is not None:
+                    over = (
+                        (step.ended, step.ended)
+                        if self._has_agents
+                        else (step.terminated, step.truncated)
+                    )
                     check_action_masks(
-                        step.next_obs[self._mask],
-                        moved,
-                        (step.terminated, step.truncated),
-                        self._name,
-                        self._episode_steps,
+                        step.next_obs[self._mask], moved, over, self._name, self._episode_steps
                     )
                 return
             except SimulatorError as error:
@@ -435,8 +491,9 @@ class InProcessSimulators:
         for row, last in zip(step.next_obs, self._last_rows, strict=True):
             row[index] = last[index]
         step.reward[index], step.info[index] = 0.0, np.nan
-        step.terminated[index], step.truncated[index] = False, True
-        step.restarted[index] = True
+        was_active = self._last_rows[-1][index] if self._has_agents else True
+        step.terminated[index], step.truncated[index] = np.logical_not(was_active), was_active
+        step.ended[index] = step.restarted[index] = True
 
     def _restart(
         self,
@@ -499,8 +556,9 @@ class InProcessSimulators:
         ]
 
     def _put(self, rows: list[np.ndarray], index: int, obs: Observation) -> None:
+        active = self._simulators[index].active if self._has_agents else None
         try:
-            values = self._structure.flatten_up_to(obs)
+            values = self._structure.flatten_up_to(SimulatorStart(obs, active))
         except ValueError as error:  # the structure differs, for example the keys of a dictionary
             raise SimulatorError(
                 f"{self._name(index)} changed its observations: {error}"
@@ -535,19 +593,37 @@ class _SingleStep(NamedTuple):
     """Result of one simulator's step. Missing and non-numeric info values are NaN."""
 
     obs: Any
-    reward: float
-    terminated: bool
-    truncated: bool
+    reward: float | np.ndarray
+    terminated: bool | np.ndarray
+    truncated: bool | np.ndarray
+    ended: bool
     info: list[float]
 
 
 def _step_simulator(simulator: Simulator, action: Action, names: Sequence[str]) -> _SingleStep:
     obs, reward, terminated, truncated, info = simulator.step(action)
+    terminated, truncated = to_flag("terminated", terminated), to_flag("truncated", truncated)
     return _SingleStep(
         obs=obs,
         reward=to_reward(reward),
-        terminated=to_flag("terminated", terminated),
-        truncated=to_flag("truncated", truncated),
+        terminated=terminated,
+        truncated=truncated,
+        ended=terminated or truncated,
+        info=[_to_float(info.get(name)) for name in names],
+    )
+
+
+def _step_agents(
+    simulator: MultiAgentSimulator, action: Action, names: Sequence[str]
+) -> _SingleStep:
+    """Step a simulator with an agent axis. Its episode ends when no agent is in it."""
+    obs, reward, terminated, truncated, info = simulator.step(action)
+    return _SingleStep(
+        obs=obs,
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        ended=not np.any(simulator.active),
         info=[_to_float(info.get(name)) for name in names],
     )
 
