@@ -105,16 +105,17 @@ class Shift:
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 5}
+    agents: list[str]
     possible_agents = ("guard_0", "guard_1", "runner_0")
 
     def __init__(
         self, length: int = 7, fault: str = "", at: int = 20, render_mode: str | None = None
     ) -> None:
         self.length, self.fault, self.at, self.render_mode = length, fault, at, render_mode
-        self.agents: list[str] = []
+        self.agents = []
         self.time, self.num_steps = 0, 0
 
-    def observation_space(self, agent: str) -> spaces.Space:
+    def observation_space(self, agent: str) -> spaces.Box:
         return spaces.Box(0.0, 100.0, (3 if agent == "runner_0" else 2,), np.float32)
 
     def action_space(self, agent: str) -> spaces.Space:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 
 from rollax.algorithm import Algorithm, Carry, State
-from rollax.environments.capabilities import capabilities
+from rollax.environments.capabilities import capabilities, is_on_host
 from rollax.environments.environment import Environment
 from rollax.environments.wrappers import AgentId, FixedOpponents, add_agent_id
 from rollax.errors import UsageError
@@ -99,6 +99,11 @@ def add_opponents(
         return environment
     if environment is None:
         environment = programs.make_environment(spec)
+    if is_on_host(environment):
+        raise UsageError(
+            f"opponents must be used with a compiled environment, and {environment.name} is a "
+            "simulator on the host. Let the simulator move these agents."
+        )
     states, functions = {}, []
     for agent_type, policy in policies.items():
         run = spec.opponents[agent_type]

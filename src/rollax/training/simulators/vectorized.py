@@ -312,7 +312,7 @@ class InProcessSimulators:
 
     def __init__(
         self,
-        make: Callable[..., Simulator],
+        make: Callable[..., Simulator | MultiAgentSimulator],
         number: int,
         layout: SimulatorSpec,
         first: int = 0,
@@ -423,7 +423,7 @@ class InProcessSimulators:
         """Step one simulator."""
         names = self._layout.info_names
         simulator = self._simulators[index]
-        step_fn = _step_agents if self._has_agents else _step_simulator
+        step_fn = step_agents if self._has_agents else step_simulator
         result = self._try(index, "step", step_fn, simulator, action, names)
         step.reward[index] = result.reward
         step.terminated[index] = result.terminated
@@ -589,7 +589,7 @@ class InProcessSimulators:
         return f"simulator {self._first + index}"
 
 
-class _SingleStep(NamedTuple):
+class SingleStep(NamedTuple):
     """Result of one simulator's step. Missing and non-numeric info values are NaN."""
 
     obs: Any
@@ -600,10 +600,10 @@ class _SingleStep(NamedTuple):
     info: list[float]
 
 
-def _step_simulator(simulator: Simulator, action: Action, names: Sequence[str]) -> _SingleStep:
+def step_simulator(simulator: Simulator, action: Action, names: Sequence[str]) -> SingleStep:
     obs, reward, terminated, truncated, info = simulator.step(action)
     terminated, truncated = to_flag("terminated", terminated), to_flag("truncated", truncated)
-    return _SingleStep(
+    return SingleStep(
         obs=obs,
         reward=to_reward(reward),
         terminated=terminated,
@@ -613,12 +613,10 @@ def _step_simulator(simulator: Simulator, action: Action, names: Sequence[str]) 
     )
 
 
-def _step_agents(
-    simulator: MultiAgentSimulator, action: Action, names: Sequence[str]
-) -> _SingleStep:
+def step_agents(simulator: MultiAgentSimulator, action: Action, names: Sequence[str]) -> SingleStep:
     """Step a simulator with an agent axis. Its episode ends when no agent is in it."""
     obs, reward, terminated, truncated, info = simulator.step(action)
-    return _SingleStep(
+    return SingleStep(
         obs=obs,
         reward=reward,
         terminated=terminated,

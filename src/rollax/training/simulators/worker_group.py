@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from rollax.environments.environment import Simulator
+from rollax.environments.environment import MultiAgentSimulator, Simulator
 from rollax.errors import UsageError
 from rollax.training.simulators.restarts import RestartLimit, SimulatorError, wait_for_restart
 from rollax.training.simulators.vectorized import (
@@ -37,7 +37,7 @@ class WorkerTask(NamedTuple):
         max_restarts: Maximum number of consecutive restarts of a simulator. 0 disables restarts.
     """
 
-    make: Callable[..., Simulator]
+    make: Callable[..., Simulator | MultiAgentSimulator]
     number: int
     layout: SimulatorSpec
     first: int

@@ -171,7 +171,9 @@ def space_conversion(
     """
     convert_action = make_batch_action_fn(name, actions)
     return make_space_conversion(
-        f"{name}: {_format_space(observations)}", arrange, lambda action, obs: convert_action(action)
+        f"{name}: {_format_space(observations)}",
+        arrange,
+        lambda action, obs: convert_action(action),
     )
 
 

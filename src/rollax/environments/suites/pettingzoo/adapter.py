@@ -103,8 +103,7 @@ def _import(id: str, module: str) -> Any:
                 "PettingZoo 1.27 and MPE2 1.1. Install these versions."
             ) from error
         raise UsageError(
-            f"The package {error.name} is not installed, and {id} needs it. "
-            f"{installation_hint(id)}"
+            f"The package {error.name} is not installed, and {id} needs it. {installation_hint(id)}"
         ) from error
 
 
@@ -140,9 +139,7 @@ def make_parallel_environment(build: BuildFn, settings: ParallelSettings) -> Hos
         action_space=inspected.spaces.action_space,
         time_limit=settings.time_limit,
         info_names=inspected.settings.info_names,
-        make_simulator=functools.partial(
-            _make_simulator, build, inspected.settings, warned_parts
-        ),
+        make_simulator=functools.partial(_make_simulator, build, inspected.settings, warned_parts),
         space_conversion=parallel_simulator.make_space_conversion(inspected),
         fps=fps,
         agent_types=tuple(spec.type for spec in inspected.spaces.agents),

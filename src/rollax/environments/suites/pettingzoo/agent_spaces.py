@@ -126,9 +126,7 @@ def make_agent_spaces(
                 f"{spec.name}. Return the same keys for all agents."
             )
     parts = {
-        part: _merge_spaces(
-            name, f"observation space, part {part}", [x.parts[part] for x in specs]
-        )
+        part: _merge_spaces(name, f"observation space, part {part}", [x.parts[part] for x in specs])
         for part in first.parts
     }
     action_space = _merge_spaces(name, "action space", [x.action_space for x in specs])
@@ -243,12 +241,9 @@ def _find_own_actions(
     Raises:
         UsageError: If there are no masks for such actions.
     """
-    if isinstance(action_space, Discrete):
-        sizes = [spec.action_space.n for spec in specs]
-        return np.arange(action_space.n) < np.array(sizes)[:, None]
-    if isinstance(action_space, Box):
-        sizes = [spec.action_space.shape[0] for spec in specs]
-        return np.arange(action_space.shape[0]) < np.array(sizes)[:, None]
+    if isinstance(action_space, Discrete | Box):
+        sizes = [_num_actions(spec.action_space) for spec in specs]
+        return np.arange(_num_actions(action_space)) < np.array(sizes)[:, None]
     if isinstance(action_space, MultiDiscrete):
         sizes = np.asarray(action_space.sizes)
         own = np.arange(sizes.max()) < sizes[:, None]
@@ -257,3 +252,8 @@ def _find_own_actions(
         f"{name}: an action_mask requires actions in a Discrete, MultiDiscrete or Box, got "
         f"{action_space}. Remove the mask."
     )
+
+
+def _num_actions(space: Any) -> int:
+    """Return the number of actions of a `Discrete`, or of dimensions of a `Box` with one axis."""
+    return space.n if isinstance(space, Discrete) else space.shape[0]

@@ -243,9 +243,7 @@ class ParallelSimulator:
             )
         return np.broadcast_to(state, (len(self._names), *state.shape))
 
-    def _put(
-        self, parts: dict[str, np.ndarray], index: int, obs: Observation, mask: Any
-    ) -> None:
+    def _put(self, parts: dict[str, np.ndarray], index: int, obs: Observation, mask: Any) -> None:
         """Write the observation and the action mask of an agent into the rows of all agents."""
         for part, value in self.spaces.agents[index].to_parts(obs).items():
             if part != ACTION_MASK:
@@ -259,9 +257,7 @@ class ParallelSimulator:
         if self._active[index] or legal.any():
             row[...] = legal
 
-    def _read_mask(
-        self, index: int, obs: Observation, infos: Mapping[Hashable, Any]
-    ) -> Any:
+    def _read_mask(self, index: int, obs: Observation, infos: Mapping[Hashable, Any]) -> Any:
         """Return the action mask of an agent, or None if all of its actions are legal."""
         spec = self.spaces.agents[index]
         if spec.has_mask_part:
@@ -427,9 +423,7 @@ def inspect_environment(
 
 def _run(name: str, method: str, function: Callable[[], Any]) -> Any:
     """Call a method of a simulator and convert its exceptions to UsageError."""
-    return call_environment(
-        name, method, lambda: run_check(name, method, function)
-    )
+    return call_environment(name, method, lambda: run_check(name, method, function))
 
 
 def make_example_action(spaces: AgentSpaces, obs: Observation) -> Any:
