@@ -105,14 +105,13 @@ class Shift:
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 5}
-    agents: list[str]
     possible_agents = ("guard_0", "guard_1", "runner_0")
 
     def __init__(
         self, length: int = 7, fault: str = "", at: int = 20, render_mode: str | None = None
     ) -> None:
         self.length, self.fault, self.at, self.render_mode = length, fault, at, render_mode
-        self.agents = []
+        self.agents: list[str] = []
         self.time, self.num_steps = 0, 0
 
     def observation_space(self, agent: str) -> spaces.Box:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from rollax.checks.declarations import space_faults
-from rollax.environments.environment import Environment
+from rollax.environments.environment import Environment, MultiAgentSimulator, Simulator
 from rollax.environments.host_environment import SimulatorFaultError, to_reward
 from rollax.errors import UsageError, describe_error, error_message
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, map_space
@@ -130,7 +130,7 @@ def _record_warnings(notes: list[str]) -> Iterator[None]:
 
 
 def _take_random_steps(
-    simulator: Any, spaces: Environment, steps: int
+    simulator: Simulator | MultiAgentSimulator, spaces: Environment, steps: int
 ) -> tuple[list[str], int, int]:
     """Take up to `steps` random steps, and stop at the first error.
 
@@ -146,13 +146,13 @@ def _take_random_steps(
                 "step", lambda a=action: simulator.step(a)
             )
             num_steps += 1
-            has_agents = spaces.num_agents is not None
+            has_agents = isinstance(simulator, MultiAgentSimulator)
             if not np.isfinite(reward if has_agents else to_reward(reward)).all():
                 raise SimulatorFaultError(
                     f"reward must be finite, got {reward}. Return a finite float."
                 )
             _check_finite(obs)
-            if not simulator.active.any() if has_agents else terminated or truncated:
+            if not simulator.active.any() if has_agents else (terminated or truncated):
                 num_episodes += 1
                 obs = _call_method("reset", lambda: simulator.reset(None))
     except SimulatorFaultError as error:

@@ -188,12 +188,13 @@ def test_objects_that_are_not_parallel_environments_are_refused() -> None:
         possible_agents=[], reset=print, step=print, observation_space=print, action_space=print
     )
     no_agents.close = lambda: None
-    for make, message in (
+    cases: list[tuple[Any, str]] = [
         (lambda: turns, "AEC API .*aec_to_parallel .*'pgx'"),
         (lambda: no_agents, "possible_agents must list all agents"),
         (lambda: object(), "got an object of object without the method reset"),
         (Shift(), r"must be a class or a function .* rollax.from_pettingzoo\(Shift, size=5\)"),
-    ):
+    ]
+    for make, message in cases:
         with pytest.raises(UsageError, match=message):
             rollax.from_pettingzoo(make)
 

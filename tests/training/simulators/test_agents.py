@@ -63,8 +63,7 @@ def test_policies_are_loaded_evaluated_and_predict(trained: Any) -> None:
     assert played.returns.shape == (2, 3) and "return_guard" in metrics
     world = Shift()
     obs, infos = world.reset(seed=0)
-    total = np.zeros(3)
-    begins = True
+    total, seen, begins = np.zeros(3), {}, True
     while world.agents:
         seen = {
             agent: {"observation": obs[agent], "action_mask": infos[agent]["action_mask"]}

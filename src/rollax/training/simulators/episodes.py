@@ -17,6 +17,7 @@ from rollax.algorithm import Algorithm
 from rollax.environments.environment import HostEnvironment
 from rollax.training.simulators.info_tracking import InfoTracker
 from rollax.training.simulators.vectorized import Simulators, SimulatorStep
+from rollax.training.spec import Spec
 from rollax.types import Action, Carry, MetricValues, Observation, PyTree, State
 
 MAX_PARALLEL_SIMULATORS = 32
@@ -281,3 +282,55 @@ def make_episodes(
     fields: Any = (playing.returns, playing.length, *ends, info)
     fields = fields if has_members else jax.tree.map(lambda x: x[0], fields)
     return Episodes(*fields, state_metrics=state_metrics)
+
+
+def play_planned_episodes(
+    algorithm: Algorithm,
+    player: ActFn,
+    state: State,
+    simulators: Simulators,
+    playing: EpisodeTracker,
+    shown: HostEnvironment,
+    spec: Spec,
+    has_members: bool,
+    choices: Mapping[str, str] | None = None,
+    check_fn: Callable[[], None] = lambda: None,
+) -> Episodes:
+    """Play the episodes of a plan.
+
+    Args:
+        algorithm: Algorithm of one member.
+        player: Function that acts with the policies (see `ActFn`).
+        state: State of the member algorithm, with a leading axis [P] if `has_members`.
+        simulators: Simulators of all members.
+        playing: Plan and results of the episodes.
+        shown: Evaluation environment.
+        spec: Specification of the run.
+        has_members: Whether the state has a leading member axis.
+        choices: Reduction of each info value over an episode, keyed by value name. None uses the
+            reductions of the run.
+        check_fn: Function that is called before each step.
+
+    Returns:
+        The episode records.
+    """
+
+    def by_member(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        return jax.jit(jax.vmap(function)) if has_members else function
+
+    members = by_member(algorithm.acting_state)(state)
+    width = playing.num_parallel
+    carry = jax.tree.map(np.asarray, by_member(algorithm.initial_carry)(members))
+
+    def repeat_per_episode(x: np.ndarray) -> np.ndarray:
+        return np.repeat(x if has_members else x[None], width, axis=0)
+
+    def split_members(x: np.ndarray) -> np.ndarray:
+        return x.reshape(-1, width, *x.shape[1:]) if has_members else x
+
+    limit = shown.time_limit or spec.options.eval_max_steps
+    carry = jax.tree.map(repeat_per_episode, carry)
+    play_episodes(player, members, carry, simulators, playing, limit, split_members, check_fn)
+    reductions = spec.options.info if choices is None else choices
+    state_metrics = jax.device_get(by_member(algorithm.state_metrics)(state))
+    return make_episodes(shown, playing, reductions, has_members, state_metrics)

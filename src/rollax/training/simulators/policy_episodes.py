@@ -13,7 +13,7 @@ from rollax.environments.capabilities import is_on_host
 from rollax.errors import UsageError
 from rollax.runtime.printing import print_warning
 from rollax.training.simulators import episodes
-from rollax.training.simulators.runner import make_simulators, play_planned_episodes
+from rollax.training.simulators.runner import make_simulators
 from rollax.training.simulators.vectorized import Simulators
 from rollax.types import Observation
 
@@ -58,7 +58,7 @@ def evaluate_policy(
     plan = episodes.plan_episodes([key], number)
     playing = episodes.EpisodeTracker(plan, width, names, environment.num_agents)
     with _open_simulators(policy, width, workers, names) as simulators:
-        return play_planned_episodes(
+        return episodes.play_planned_episodes(
             algorithm=policy.algorithm,
             player=episodes.make_evaluation_act_fn(policy.algorithm, greedy, False),
             state=policy.state,

@@ -9,11 +9,11 @@ import numpy as np
 from rollax.environments.host_environment import SimulatorFaultError
 from rollax.errors import error_message
 from rollax.training.simulators.restarts import SimulatorError
+from rollax.training.simulators.value_checks import check_finite
 from rollax.training.simulators.vectorized import (
     SimulatorSpec,
     SimulatorStart,
     SimulatorStep,
-    check_finite,
 )
 from rollax.types import Action, Observation, PyTree
 

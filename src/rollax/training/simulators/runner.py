@@ -40,10 +40,11 @@ from rollax.training.simulators.vectorized import (
     InProcessSimulators,
     Simulators,
     SimulatorSpec,
+    SimulatorStep,
 )
 from rollax.training.simulators.workers import MultiprocessSimulators
 from rollax.training.spec import Spec
-from rollax.types import Leaf, PyTree, State
+from rollax.types import Action, Leaf, PyTree, State
 
 TRAINING_SEED_STREAM = 1
 # Seconds between reports of progress within a segment, and within an evaluation.
@@ -341,23 +342,7 @@ class SimulatorRunner:
             )
             after = self._training_simulators.step(jax.tree.map(flat, action))
             self._report_restarts(self._training_simulators)
-            reward, terminated, truncated, next_obs = jax.tree.map(
-                self.shaped, (after.reward, after.terminated, after.truncated, after.next_obs)
-            )
-            taken.append(
-                RecordedSteps(
-                    obs=seen.obs,
-                    reset=seen.reset,
-                    carry=seen.carry,
-                    action=action,
-                    extras=extras,
-                    reward=reward,
-                    terminated=terminated,
-                    truncated=truncated,
-                    next_obs=next_obs,
-                    mask=seen.active,
-                )
-            )
+            taken.append(self._record_step(seen, action, extras, after))
             obs, reset, active = jax.tree.map(self.shaped, (after.obs, after.reset, after.active))
             seen = ActorInputs(obs, reset, carry, active)
             restarted.append(self.shaped(after.restarted))
@@ -374,6 +359,26 @@ class SimulatorRunner:
         member = np.concatenate(completed) // self._num_envs
         info = self._sum_by_member(values, member)
         return Recording(steps, np.stack(restarted, axis), seen, info)
+
+    def _record_step(
+        self, seen: ActorInputs, action: Action, extras: PyTree, after: SimulatorStep
+    ) -> RecordedSteps:
+        """Return the record of one step of all simulators."""
+        reward, terminated, truncated, next_obs = jax.tree.map(
+            self.shaped, (after.reward, after.terminated, after.truncated, after.next_obs)
+        )
+        return RecordedSteps(
+            obs=seen.obs,
+            reset=seen.reset,
+            carry=seen.carry,
+            action=action,
+            extras=extras,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            next_obs=next_obs,
+            mask=seen.active,
+        )
 
     def _sum_by_member(
         self, values: Mapping[str, np.ndarray], member: np.ndarray
@@ -483,7 +488,7 @@ class SimulatorRunner:
             )
         plan = episodes.plan_episodes(keys, num_episodes)
         playing = episodes.EpisodeTracker(plan, width, names, self.shown.num_agents)
-        played = play_planned_episodes(
+        played = episodes.play_planned_episodes(
             algorithm=self.one,
             player=self._evaluation_act_fn,
             state=members,
@@ -527,60 +532,6 @@ class SimulatorRunner:
             if simulators is not None:
                 simulators.close()
         self._training_simulators = self._evaluation_simulators = None
-
-
-def play_planned_episodes(
-    algorithm: Algorithm,
-    player: episodes.ActFn,
-    state: State,
-    simulators: Simulators,
-    playing: episodes.EpisodeTracker,
-    shown: HostEnvironment,
-    spec: Spec,
-    has_members: bool,
-    choices: Mapping[str, str] | None = None,
-    check_fn: Callable[[], None] = lambda: None,
-) -> Episodes:
-    """Play the episodes of a plan.
-
-    Args:
-        algorithm: Algorithm of one member.
-        player: Function that acts with the policies (see `episodes.ActFn`).
-        state: State of the member algorithm, with a leading axis [P] if `has_members`.
-        simulators: Simulators of all members.
-        playing: Plan and results of the episodes.
-        shown: Evaluation environment.
-        spec: Specification of the run.
-        has_members: Whether the state has a leading member axis.
-        choices: Reduction of each info value over an episode, keyed by value name. None uses the
-            reductions of the run.
-        check_fn: Function that is called before each step.
-
-    Returns:
-        The episode records.
-    """
-
-    def by_member(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        return jax.jit(jax.vmap(function)) if has_members else function
-
-    members = by_member(algorithm.acting_state)(state)
-    width = playing.num_parallel
-    carry = jax.tree.map(np.asarray, by_member(algorithm.initial_carry)(members))
-
-    def repeat_per_episode(x: np.ndarray) -> np.ndarray:
-        return np.repeat(x if has_members else x[None], width, axis=0)
-
-    def split_members(x: np.ndarray) -> np.ndarray:
-        return x.reshape(-1, width, *x.shape[1:]) if has_members else x
-
-    limit = shown.time_limit or spec.options.eval_max_steps
-    carry = jax.tree.map(repeat_per_episode, carry)
-    episodes.play_episodes(
-        player, members, carry, simulators, playing, limit, split_members, check_fn
-    )
-    reductions = spec.options.info if choices is None else choices
-    state_metrics = jax.device_get(by_member(algorithm.state_metrics)(state))
-    return episodes.make_episodes(shown, playing, reductions, has_members, state_metrics)
 
 
 def _num_rollout_steps(algorithm: Algorithm, state: State) -> int:

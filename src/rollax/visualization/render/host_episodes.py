@@ -15,9 +15,9 @@ from rollax.policy import Policy
 from rollax.training.compile.program import max_eval_steps
 from rollax.training.simulators import episodes
 from rollax.training.simulators.restarts import SimulatorError
+from rollax.training.simulators.value_checks import check_finite
 from rollax.training.simulators.vectorized import (
     call_simulator,
-    check_finite,
     enforce_timeout,
     step_agents,
     step_simulator,

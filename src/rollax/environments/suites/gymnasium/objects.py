@@ -8,7 +8,7 @@ from typing import Any
 
 from rollax.coercion import coerce, coerce_arguments
 from rollax.environments.host_environment import HostedEnvironment
-from rollax.environments.suites.pettingzoo.detection import PETTINGZOO_MESSAGE, is_pettingzoo
+from rollax.environments.suites.pettingzoo_detection import PETTINGZOO_MESSAGE, is_pettingzoo
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
 from rollax.runtime.numerics import standard_numerics

@@ -21,11 +21,11 @@ from rollax.environments.suites.gymnasium.adapter import (
     make_suite_environment,
 )
 from rollax.environments.suites.pettingzoo import parallel_simulator
-from rollax.environments.suites.pettingzoo.detection import AEC_MESSAGE, is_aec
 from rollax.environments.suites.pettingzoo.parallel_simulator import (
     ParallelSettings,
     ParallelSimulator,
 )
+from rollax.environments.suites.pettingzoo_detection import AEC_MESSAGE, is_aec
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
 from rollax.types import Setting

@@ -239,7 +239,7 @@ def _find_own_actions(
     """Return a mask of the actions that each agent has, bool `[A, ...]`.
 
     Raises:
-        UsageError: If there are no masks for such actions.
+        UsageError: If such actions cannot be masked.
     """
     if isinstance(action_space, Discrete | Box):
         sizes = [_num_actions(spec.action_space) for spec in specs]

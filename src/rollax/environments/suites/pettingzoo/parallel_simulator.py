@@ -2,9 +2,9 @@
 
 Dictionaries keyed by agent become arrays `[A, ...]` in the order of `possible_agents`. An agent is
 in the episode while `agents` contains it and it has neither terminated nor been truncated. Agents
-that leave `agents` without a flag count as terminated. They may return later, which starts an
-episode of their own for memory and value estimates. The episode of the simulator ends when no agent
-is left. Numbers in `info` are averaged over the agents that report them.
+that leave `agents` without a flag count as terminated. They may return later, with a new memory and
+new value estimates. The episode of the simulator ends when no agent is left. Numbers in `info` are
+averaged over the agents that report them.
 """
 
 import math
@@ -448,53 +448,85 @@ def _find_observation_space(simulator: ParallelSimulator, obs: Observation) -> S
     return Dict({**parts, GLOBAL_STATE: global_space})
 
 
-def make_space_conversion(inspected: InspectedEnvironment) -> SpaceConversion:
-    """Return the conversion between dictionaries keyed by agent and arrays with an agent axis.
+class DictionaryConversion(NamedTuple):
+    """Conversion between dictionaries keyed by agent and arrays with an agent axis.
 
-    Agents without an observation count as absent, and get no action. If `info` contains action
-    masks, the observation of an agent is a dictionary with the keys "observation" and
-    "action_mask".
+    Attributes:
+        spaces: Spaces of all agents.
+        has_info_masks: Whether `info` contains action masks. The observation of an agent is then a
+            dictionary with the keys "observation" and "action_mask".
     """
-    name, spaces = inspected.settings.name, inspected.spaces
-    specs = {spec.name: (index, spec) for index, spec in enumerate(spaces.agents)}
-    has_info_masks = inspected.settings.has_info_masks
 
-    def to_parts(spec: AgentSpec, value: Any) -> dict[str, np.ndarray]:
-        if not has_info_masks:
-            converters.check_structure(spec.declared_spaces[0], value)
-            return spec.to_parts(value)
-        is_wrapped = not isinstance(spec.declared_spaces[0], gymnasium.spaces.Dict)
-        suite_obs = value["observation"] if is_wrapped else value
-        converters.check_structure(spec.declared_spaces[0], suite_obs)
-        return {**spec.to_parts(suite_obs), ACTION_MASK: np.asarray(value[ACTION_MASK], bool)}
+    spaces: AgentSpaces
+    has_info_masks: bool
 
-    def convert_observation(value: Any) -> Any:
-        if not isinstance(value, Mapping) or not value or not set(value) <= set(specs):
-            raise KeyError
-        converted = {agent: to_parts(specs[agent][1], value[agent]) for agent in value}
-        agent, first = next(iter(converted.items()))
-        part, space = next(iter(specs[agent][1].parts.items()))
-        leading = first[part].shape[: first[part].ndim - len(space.shape)]
-        parts = spaces.make_zeros(leading)
-        for agent, own in converted.items():
-            for part, array in own.items():
-                rows = np.moveaxis(parts[part], len(leading), 0)[specs[agent][0], ...]
+    @property
+    def agents(self) -> dict[Hashable, tuple[int, AgentSpec]]:
+        """Index and conversion of each agent, keyed by name."""
+        return {spec.name: (index, spec) for index, spec in enumerate(self.spaces.agents)}
+
+    def to_observation(self, value: Any) -> Any:
+        """Return observations `[A, ...]`, or `[B, A, ...]` for batches.
+
+        Agents without an observation count as absent.
+
+        Raises:
+            KeyError: If an agent does not exist.
+            TypeError: If an observation has the wrong structure.
+        """
+        if not isinstance(value, Mapping) or not value:
+            raise TypeError
+        agents = self.agents
+        converted = {agent: self._to_parts(agents[agent][1], x) for agent, x in value.items()}
+        leading = self._find_leading_axes(converted)
+        parts = self.spaces.make_zeros(leading)
+        for agent, own_parts in converted.items():
+            for part, array in own_parts.items():
+                rows = np.moveaxis(parts[part], len(leading), 0)[agents[agent][0], ...]
                 if part == ACTION_MASK:
                     rows[...] = False
                 put_padded(rows, array)
         return parts["observation"] if list(parts) == ["observation"] else parts
 
-    def convert_action(action: Any, obs: Any) -> dict[Hashable, Any]:
-        def select(x: Any, index: int, space: Any) -> np.ndarray:
-            return np.asarray(x).take(index, axis=np.ndim(x) - space.ndim - 1)
+    def to_action(self, action: Any, obs: Any) -> dict[Hashable, Any]:
+        """Return the actions of the agents that have an observation, keyed by agent."""
+        agents, zeros = self.agents, make_zeros(self.spaces.action_space)
 
-        zeros = make_zeros(spaces.action_space)
+        def convert(index: int, spec: AgentSpec) -> Any:
+            return spec.to_actions(
+                jax.tree.map(
+                    lambda x, zero: np.asarray(x).take(index, np.ndim(x) - zero.ndim - 1),
+                    action,
+                    zeros,
+                )
+            )
 
-        def convert_one(agent: Hashable) -> Any:
-            index, spec = specs[agent]
-            return spec.to_actions(jax.tree.map(lambda x, z: select(x, index, z), action, zeros))
+        return {agent: convert(*agents[agent]) for agent in obs}
 
-        return {agent: convert_one(agent) for agent in obs}
+    def _to_parts(self, spec: AgentSpec, value: Any) -> dict[str, np.ndarray]:
+        space = spec.declared_spaces[0]
+        is_wrapped = self.has_info_masks and not isinstance(space, gymnasium.spaces.Dict)
+        suite_obs = value["observation"] if is_wrapped else value
+        converters.check_structure(space, suite_obs)
+        parts = spec.to_parts(suite_obs)
+        if self.has_info_masks:
+            parts = {**parts, ACTION_MASK: np.asarray(value[ACTION_MASK], bool)}
+        return parts
 
-    description = f"{name}: a dictionary with observations of {', '.join(map(str, specs))}"
-    return converters.make_space_conversion(description, convert_observation, convert_action)
+    def _find_leading_axes(
+        self, converted: Mapping[Hashable, dict[str, np.ndarray]]
+    ) -> tuple[int, ...]:
+        """Return `(B,)` for batches of observations, otherwise `()`."""
+        agent, parts = next(iter(converted.items()))
+        part, space = next(iter(self.agents[agent][1].parts.items()))
+        return parts[part].shape[: parts[part].ndim - len(space.shape)]
+
+
+def make_space_conversion(inspected: InspectedEnvironment) -> SpaceConversion:
+    """Return the conversion for `Policy.predict` (see `DictionaryConversion`)."""
+    conversion = DictionaryConversion(inspected.spaces, inspected.settings.has_info_masks)
+    agents = ", ".join(map(str, conversion.agents))
+    description = f"{inspected.settings.name}: a dictionary with observations of {agents}"
+    return converters.make_space_conversion(
+        description, conversion.to_observation, conversion.to_action
+    )

@@ -23,7 +23,7 @@ def is_pettingzoo(environment: object) -> bool:
 
 
 def is_aec(environment: object) -> bool:
-    """Return whether a PettingZoo environment has the AEC API, in which agents take turns."""
+    """Return whether an environment has the AEC API of PettingZoo, where agents take turns."""
     return callable(getattr(environment, "agent_iter", None)) and callable(
         getattr(environment, "last", None)
     )
