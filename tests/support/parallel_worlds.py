@@ -105,7 +105,7 @@ class Shift:
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 5}
-    possible_agents = ("guard_0", "guard_1", "runner_0")
+    possible_agents: tuple[str, ...] = ("guard_0", "guard_1", "runner_0")
 
     def __init__(
         self, length: int = 7, fault: str = "", at: int = 20, render_mode: str | None = None

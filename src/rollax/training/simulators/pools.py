@@ -52,7 +52,7 @@ class PooledSimulators:
         """Step the simulators (see `Simulators.step`)."""
         ids = self._all_ids if where is None else self._all_ids[where]
         next_rows = self._make_rows()
-        after = self._layout.make_empty_step(SimulatorStart(next_rows))
+        after = self._layout.make_empty_step(self._number, next_rows, next_rows)
         assert self._pool is not None, "reset must be called first"
         obs, rewards, over, cut, told, whose = self._try(
             "step", lambda: self._pool.step(action[ids], ids)

@@ -146,20 +146,21 @@ class SimulatorSpec(NamedTuple):
         agents = self.num_agents
         return SimulatorStart(self.obs, None if agents is None else np.zeros(agents, bool))
 
-    def make_empty_step(self, start: SimulatorStart) -> SimulatorStep:
-        """Return a step of E simulators to `start`, without rewards and ends of episodes."""
-        number = len(jax.tree.leaves(start.obs)[0])
+    def make_empty_step(
+        self, number: int, next_obs: Observation, obs: Observation, active: Any = None
+    ) -> SimulatorStep:
+        """Return a step of E = `number` simulators without rewards and ends of episodes."""
         shape = (number,) if self.num_agents is None else (number, self.num_agents)
         return SimulatorStep(
-            next_obs=start.obs,
-            obs=start.obs,
+            next_obs=next_obs,
+            obs=obs,
             reward=np.zeros(shape, np.float32),
             terminated=np.zeros(shape, bool),
             truncated=np.zeros(shape, bool),
             ended=np.zeros(number, bool),
             info=np.full((number, len(self.info_names)), np.nan, np.float32),
             restarted=np.zeros(number, bool),
-            active=start.active,
+            active=active,
         )
 
 
@@ -284,9 +285,11 @@ class InProcessSimulators:
         self._current_index = 0
         self._go_on = go_on
         self._restart_timer_fn: Callable[[float | None], Any] = lambda min_seconds: None
-        # Without an agent axis, `SimulatorStart.active` is None, which is not a leaf.
-        self._obs_leaves, self._structure = jax.tree.flatten(layout.make_start())
+        # Rows are the leaves of a `SimulatorStart`: observations, then `active` with agents.
+        self._obs_leaves = jax.tree.leaves(layout.make_start())
+        self._structure = jax.tree.structure(layout.obs)
         self._has_agents = layout.num_agents is not None
+        self._step_fn = step_agents if self._has_agents else step_simulator
         self._mask = find_action_mask(layout)
         self._episode_steps = np.zeros(number, int)
         self._restarts = RestartLimit([1] * number, max_restarts)
@@ -303,7 +306,7 @@ class InProcessSimulators:
         with enforce_timeout(
             self._timeout, lambda: self._name(self._current_index)
         ) as self._restart_timer_fn:
-            return self._structure.unflatten(self._reset(seeds, self._to_mask(where)))
+            return SimulatorStart(*self._from_rows(self._reset(seeds, self._to_mask(where))))
 
     def step(
         self,
@@ -316,9 +319,14 @@ class InProcessSimulators:
             self._timeout, lambda: self._name(self._current_index)
         ) as self._restart_timer_fn:
             step = self._step(action, seeds, self._to_mask(where))
-        start: SimulatorStart = self._structure.unflatten(step.obs)
-        next_obs = self._structure.unflatten(step.next_obs).obs
-        return step._replace(next_obs=next_obs, obs=start.obs, active=start.active)
+        obs, active = self._from_rows(step.obs)
+        return step._replace(next_obs=self._from_rows(step.next_obs)[0], obs=obs, active=active)
+
+    def _from_rows(self, rows: list[np.ndarray]) -> tuple[Observation, np.ndarray | None]:
+        """Return rows as observations, and the mask of active agents."""
+        if self._has_agents:
+            return self._structure.unflatten(rows[:-1]), rows[-1]
+        return self._structure.unflatten(rows), None
 
     def pop_restart_messages(self) -> list[str]:
         """Return the error message of each restart (see `Simulators.pop_restart_messages`)."""
@@ -335,8 +343,8 @@ class InProcessSimulators:
     def _step(
         self, action: Action, seeds: Sequence[int | None] | None, moved: np.ndarray
     ) -> SimulatorStep:
-        start = SimulatorStart(self._make_rows())
-        step = self._layout.make_empty_step(start)._replace(obs=self._make_rows())
+        rows = self._make_rows(), self._make_rows()
+        step = self._layout.make_empty_step(len(moved), *rows)
         self._episode_steps += moved
         for index in np.flatnonzero(moved).tolist():
             try:
@@ -344,8 +352,8 @@ class InProcessSimulators:
                 self._step_one(step, index, one)
             except SimulatorError as error:
                 self._recover(step, index, error, seeds)
+        ended = self._find_ends(step, moved)
         self._finish_steps(step, moved, seeds)
-        ended = step.ended
         # Before the next episodes, because a failure to start them is the first of a new series.
         self._restarts.record_success(moved & ~step.restarted, ended & ~step.restarted)
         if not np.any(ended):
@@ -362,15 +370,19 @@ class InProcessSimulators:
     def _step_one(self, step: SimulatorStep, index: int, action: Action) -> None:
         """Step one simulator."""
         names = self._layout.info_names
-        simulator = self._simulators[index]
-        step_fn = step_agents if self._has_agents else step_simulator
-        result = self._try(index, "step", step_fn, simulator, action, names)
+        result = self._try(index, "step", self._step_fn, self._simulators[index], action, names)
         step.reward[index] = result.reward
         step.terminated[index] = result.terminated
         step.truncated[index] = result.truncated
-        step.ended[index] = result.ended
         step.info[index] = result.info
         self._put(step.next_obs, index, result.obs)
+
+    def _find_ends(self, step: SimulatorStep, moved: np.ndarray) -> np.ndarray:
+        """Set and return `step.ended`. The episode of agents ends when none of them is in it."""
+        if not self._has_agents:
+            return np.logical_or(step.terminated, step.truncated, out=step.ended)
+        step.ended[moved] |= ~np.any(step.next_obs[-1][moved], axis=1)
+        return step.ended
 
     def _begin_episode(
         self, rows: list[np.ndarray], index: int, seeds: Sequence[int | None] | None
@@ -496,13 +508,14 @@ class InProcessSimulators:
         ]
 
     def _put(self, rows: list[np.ndarray], index: int, obs: Observation) -> None:
-        active = self._simulators[index].active if self._has_agents else None
         try:
-            values = self._structure.flatten_up_to(SimulatorStart(obs, active))
+            values = self._structure.flatten_up_to(obs)
         except ValueError as error:  # the structure differs, for example the keys of a dictionary
             raise SimulatorError(
                 f"{self._name(index)} changed its observations: {error}"
             ) from error
+        if self._has_agents:
+            values.append(self._simulators[index].active)
         for row, leaf, value in zip(rows, self._obs_leaves, values, strict=True):
             if np.shape(value) != leaf.shape:
                 raise SimulatorError(
@@ -536,32 +549,28 @@ class SingleStep(NamedTuple):
     reward: float | np.ndarray
     terminated: bool | np.ndarray
     truncated: bool | np.ndarray
-    ended: bool
     info: list[float]
 
 
 def step_simulator(simulator: Simulator, action: Action, names: Sequence[str]) -> SingleStep:
     obs, reward, terminated, truncated, info = simulator.step(action)
-    terminated, truncated = to_flag("terminated", terminated), to_flag("truncated", truncated)
     return SingleStep(
         obs=obs,
         reward=to_reward(reward),
-        terminated=terminated,
-        truncated=truncated,
-        ended=terminated or truncated,
+        terminated=to_flag("terminated", terminated),
+        truncated=to_flag("truncated", truncated),
         info=[_to_float(info.get(name)) for name in names],
     )
 
 
 def step_agents(simulator: MultiAgentSimulator, action: Action, names: Sequence[str]) -> SingleStep:
-    """Step a simulator with an agent axis. Its episode ends when no agent is in it."""
+    """Step a simulator with an agent axis."""
     obs, reward, terminated, truncated, info = simulator.step(action)
     return SingleStep(
         obs=obs,
         reward=reward,
         terminated=terminated,
         truncated=truncated,
-        ended=not np.any(simulator.active),
         info=[_to_float(info.get(name)) for name in names],
     )
 

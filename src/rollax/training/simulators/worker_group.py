@@ -186,8 +186,11 @@ class WorkerSimulators:
             ],
         )
         for index, start in self._restart(failures, seeds).items():
-            answers[index] = self._layout.make_empty_step(start)
-            self._lost[self._slices[index]] = True
+            share = self._slices[index]
+            answers[index] = self._layout.make_empty_step(
+                share.stop - share.start, start.obs, start.obs, start.active
+            )
+            self._lost[share] = True
         step: SimulatorStep = _concatenate_results(answers)
         lost = self._lost & moved
         if np.any(lost):

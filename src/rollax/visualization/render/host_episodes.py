@@ -121,10 +121,12 @@ def _record_episode(
         action = jax.tree.map(lambda x: np.asarray(x)[0], actions)
         step = _call_and_check(policy, "step", lambda a=action: step_fn(simulator, a, ()))
         obs, reward = step.obs, step.reward
-        reset = np.zeros((), bool)
-        if agents is not None:  # agents that return
+        if agents is None:
+            reset, has_ended = np.zeros((), bool), step.terminated or step.truncated
+        else:  # agents may return
             reset = simulator.active & (step.terminated | step.truncated)
-        end = "" if not step.ended else "terminated" if np.all(step.terminated) else "truncated"
+            has_ended = not simulator.active.any()
+        end = "" if not has_ended else "terminated" if np.all(step.terminated) else "truncated"
         total = last.total + reward
         # Frames that are not shown are not rendered, because rendering takes most of the time.
         state = _read_frame(policy, simulator) if end or (time + 1) % stride == 0 else None
