@@ -145,6 +145,20 @@ def test_example_of_slow_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sys.modules.pop("plant")
 
 
+def test_example_of_pettingzoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example trains in the module that the page shows, in the main process."""
+    pytest.importorskip("gymnasium")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module, program = programs_of("docs/pettingzoo.md")
+    (tmp_path / "crossing.py").write_text(module)
+    program = program.replace(', "env_workers": 2', "")  # processes cannot import this program
+    with jax.debug_key_reuse(False):  # as above
+        exec(program, {"__name__": "__main__"})
+    assert len(list(tmp_path.glob("runs/*/*/evaluations.npz"))) == 1
+    sys.modules.pop("crossing")
+
+
 def test_examples_of_python_and_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They run without changes."""
     monkeypatch.chdir(tmp_path)

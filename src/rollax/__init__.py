@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # the names below, for type checkers
     )
     from rollax.environments.suites.brax.objects import from_brax as from_brax
     from rollax.environments.suites.gymnasium.objects import from_gymnasium as from_gymnasium
+    from rollax.environments.suites.pettingzoo.objects import from_pettingzoo as from_pettingzoo
     from rollax.environments.suites.gymnax.objects import from_gymnax as from_gymnax
     from rollax.environments.suites.jumanji.objects import from_jumanji as from_jumanji
     from rollax.environments.suites.pgx.objects import from_pgx as from_pgx
@@ -151,6 +152,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "rollax.environments": ("Environment", "Transition", "list_environments", "make", "register"),
     "rollax.environments.suites.brax.objects": ("from_brax",),
     "rollax.environments.suites.gymnasium.objects": ("from_gymnasium",),
+    "rollax.environments.suites.pettingzoo.objects": ("from_pettingzoo",),
     "rollax.environments.suites.gymnax.objects": ("from_gymnax",),
     "rollax.environments.suites.jumanji.objects": ("from_jumanji",),
     "rollax.environments.suites.pgx.objects": ("from_pgx",),

@@ -294,7 +294,7 @@ class Policy:
             played = policy_episodes.evaluate_policy(
                 self, episodes, key, greedy, descriptor, reductions, workers
             )
-            values = default_metrics(played)
+            values = default_metrics(played, capabilities(self.environment).agent_types)
             return values | compute_custom_metrics(metrics, played, values), played
         play = make_evaluator(
             self.environment, self.algorithm, episodes, steps, greedy, descriptor, reductions

@@ -110,7 +110,7 @@ def predict(
     action = jax.tree.map(
         lambda x: x[()] if isinstance(x, np.ndarray) else x, jax.device_get(action)
     )
-    return action if translation is None else translation.action(action)
+    return action if translation is None else translation.action(action, obs)
 
 
 def convert_simulator_observation(

@@ -117,7 +117,7 @@ class Parallel:
     ],
 )
 def test_an_environment_of_pettingzoo_is_reported(give: Any) -> None:
-    with pytest.raises(UsageError, match="PettingZoo, which rollax does not support"):
+    with pytest.raises(UsageError, match=r"PettingZoo. Pass rollax.from_pettingzoo\(make\)"):
         give(Parallel())
 
 

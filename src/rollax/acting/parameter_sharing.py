@@ -104,7 +104,8 @@ def make_policy(
         if not agent_groups.has_agent_axis:
             return act(parameters, carry, obs, reset, key)
         if agent_groups.num_agents == 1:  # bit-identical to an environment without agents
-            outputs = act(parameters, *jax.tree.map(lambda x: x[0], (carry, obs)), reset, key)
+            inputs = *jax.tree.map(lambda x: x[0], (carry, obs)), reset.reshape(()), key
+            outputs = act(parameters, *inputs)
             return jax.tree.map(lambda x: x[None], outputs)
         agent_keys = jax.random.split(key, agent_groups.num_agents)
         inputs = split_groups(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rollax import spaces, tree
+from rollax import tree
 from rollax.acting.info_metrics import (
     MAX_LOGGED_ELEMENTS,
     InfoReduction,
@@ -27,6 +27,7 @@ from rollax.environments.capabilities import (
     is_on_host,
 )
 from rollax.environments.environment import Environment, Transition
+from rollax.environments.host_environment import make_zero_observation
 from rollax.environments.reset_pool import ResetPool, init_reset_pool, refill_reset_pool
 from rollax.environments.trace_cache import trace_once
 from rollax.networks import memory_windows
@@ -35,7 +36,7 @@ from rollax.types import Carry, Observation, PyTree, State
 
 # (carry, obs, reset, key) -> (carry, action, extras) in one environment. If `reset`, bool [], is
 # true, `obs` begins an episode and the policy resets its memory. In multi-agent environments,
-# carry, obs, action and extras have a leading axis [A].
+# carry, obs, action and extras have a leading axis [A], and `reset` may have it as well.
 PolicyFn = Callable[[Any, Any, jax.Array, jax.Array], tuple[Any, Any, Any]]
 
 
@@ -47,7 +48,8 @@ class ActorState(NamedTuple):
     Attributes:
         env_state: States of the environments.
         obs: Observations.
-        reset: Whether `obs` begins an episode, bool `[E]`.
+        reset: Whether `obs` begins an episode, bool `[E]`. In simulators on the host, agents may
+            return to an episode, so it is `[E, A]` with agents.
         carry: Memory of the policy after the last step. The policy resets the memory before it acts
             if `reset` is true.
         agent_done: Whether an agent has terminated or been truncated in the running episode, or an
@@ -188,13 +190,10 @@ def init_actor(environment: Environment, key: jax.Array, num_envs: int, carry: C
         The actor state, with a reset pool unless the environment is a simulator on the host.
     """
     if is_on_host(environment):
-        zeros = spaces.make_zeros(environment.observation_space)
-        return make_actor(
-            environment,
-            (),
-            jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), zeros),
-            carry,
-        )
+        zeros = make_zero_observation(environment)
+        obs = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), zeros)
+        actor = make_actor(environment, (), obs, carry)
+        return actor._replace(reset=jnp.ones_like(actor.episode_length, bool))
     (env_state, obs), pool = init_reset_pool(environment, key, num_envs)
     info = _make_logged_info_reduction(environment).start(num_envs)
     actor = make_actor(environment, env_state, obs, carry)
@@ -354,7 +353,7 @@ def unroll(
         run, in_axes=(0, 0), out_axes=(0, (1, 1))
     )(actor, jax.random.split(key, actor.reset.shape[0]))
     carry = memory_windows.join_entries(first_carry, experience.carry)
-    return Rollout(actor, experience._replace(carry=carry), _total_sums(environment, sums))
+    return Rollout(actor, experience._replace(carry=carry), total_sums(environment, sums))
 
 
 @profile_scope("bookkeeping")
@@ -402,7 +401,7 @@ def make_step_keys(keys: jax.Array, time: jax.Array) -> jax.Array:
     return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(time, keys.shape))
 
 
-def _total_sums(environment: Environment, sums: EpisodeSums) -> EpisodeSums:
+def total_sums(environment: Environment, sums: EpisodeSums) -> EpisodeSums:
     """Sum episode statistics `[T, E]` or `[T, E, A]` over all axes, in total and per agent type."""
     types = capabilities(environment).agent_types
     names = list(dict.fromkeys(types))

@@ -9,13 +9,14 @@ forbids are neither taken nor used in targets. docs/algorithms/dqn.md has all eq
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from rollax.acting.exploration import epsilon_schedule
+from rollax.acting.streams import Rollout
 from rollax.algorithm import Algorithm, Metrics
 from rollax.algorithms.network_checks import check_q_network
 from rollax.algorithms.off_policy import OffPolicyState, off_policy
@@ -170,12 +171,20 @@ def dqn(
         replay = jax.lax.cond(is_same, lambda replay: replay, reweight, state.replay)
         return state._replace(config=config, replay=replay)
 
-    def with_epsilon(state: OffPolicyState) -> tuple[OffPolicyState, Metrics]:
-        epsilon = epsilon_schedule(state.config, state.updates / state.config.total_updates)
-        state, metrics = algorithm.step(state)
-        return state, metrics._replace(values=metrics.values | {"epsilon": epsilon})
+    def add_epsilon(update: Callable[..., tuple[OffPolicyState, Metrics]]) -> Callable[..., Any]:
+        def with_epsilon(state: OffPolicyState, *rollout: Rollout) -> tuple[Any, Metrics]:
+            epsilon = epsilon_schedule(state.config, state.updates / state.config.total_updates)
+            state, metrics = update(state, *rollout)
+            return state, metrics._replace(values=metrics.values | {"epsilon": epsilon})
 
-    return algorithm._replace(step=with_epsilon, with_config=with_config)
+        return with_epsilon
+
+    assert algorithm.learn is not None
+    return algorithm._replace(
+        step=add_epsilon(algorithm.step),
+        learn=add_epsilon(algorithm.learn),
+        with_config=with_config,
+    )
 
 
 def init_agent(network: Parameters, config: DQNConfig) -> DQNAgent:

@@ -17,7 +17,7 @@ from rollax.coercion import coerce_arguments, format_value
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.conversion import name_fault
 from rollax.environments.environment import Environment
-from rollax.environments.suites.pettingzoo import PETTINGZOO_MESSAGE, is_pettingzoo
+from rollax.environments.suites.pettingzoo_detection import PETTINGZOO_MESSAGE, is_pettingzoo
 from rollax.errors import UsageError
 from rollax.runtime.numerics import standard_numerics, to_single_precision
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import numpy as np
 
 from rollax.checks.declarations import space_faults
-from rollax.environments.environment import Environment, Simulator
+from rollax.environments.environment import Environment, MultiAgentSimulator, Simulator
 from rollax.environments.host_environment import SimulatorFaultError, to_reward
 from rollax.errors import UsageError, describe_error, error_message
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple, map_space
@@ -129,7 +130,7 @@ def _record_warnings(notes: list[str]) -> Iterator[None]:
 
 
 def _take_random_steps(
-    simulator: Simulator, spaces: Environment, steps: int
+    simulator: Simulator | MultiAgentSimulator, spaces: Environment, steps: int
 ) -> tuple[list[str], int, int]:
     """Take up to `steps` random steps, and stop at the first error.
 
@@ -140,17 +141,18 @@ def _take_random_steps(
     try:
         obs = _call_method("reset", lambda: simulator.reset(0))
         for _ in range(steps):
-            action = _random_action(generator, spaces.action_space, obs)
+            action = _random_actions(generator, spaces, obs)
             obs, reward, terminated, truncated, _ = _call_method(
                 "step", lambda a=action: simulator.step(a)
             )
             num_steps += 1
-            if not np.isfinite(to_reward(reward)):
+            has_agents = isinstance(simulator, MultiAgentSimulator)
+            if not np.isfinite(reward if has_agents else to_reward(reward)).all():
                 raise SimulatorFaultError(
                     f"reward must be finite, got {reward}. Return a finite float."
                 )
             _check_finite(obs)
-            if terminated or truncated:
+            if not simulator.active.any() if has_agents else (terminated or truncated):
                 num_episodes += 1
                 obs = _call_method("reset", lambda: simulator.reset(None))
     except SimulatorFaultError as error:
@@ -177,6 +179,17 @@ def _check_finite(obs: Observation) -> None:
             raise SimulatorFaultError(
                 f"{what} must be finite, got {value}. Look for divisions by 0."
             )
+
+
+def _random_actions(generator: np.random.Generator, env: Environment, obs: Observation) -> Any:
+    """Sample an action, or one for each agent, `[A, ...]`."""
+    if env.num_agents is None:
+        return _random_action(generator, env.action_space, obs)
+    actions = [
+        _random_action(generator, env.action_space, jax.tree.map(lambda x, i=index: x[i], obs))
+        for index in range(env.num_agents)
+    ]
+    return jax.tree.map(lambda *x: np.stack(x), *actions)
 
 
 def _random_action(generator: np.random.Generator, space: Any, obs: Observation) -> Any:

@@ -109,6 +109,42 @@ class Simulator(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class MultiAgentSimulator(Protocol):
+    """Single stateful environment with an agent axis that runs on the host, outside of JAX.
+
+    Observations, actions, rewards, `terminated` and `truncated` are NumPy arrays with a leading
+    axis `[A]`. Agents may leave an episode, and they may return later. An agent that is not in the
+    episode has an observation of zeros in which all of its actions are legal, and its action is
+    ignored. In a step before which it was not in the episode, its reward is 0, and its flags are
+    those with which it left.
+    """
+
+    @property
+    def active(self) -> np.ndarray:
+        """Whether each agent is in the episode after the last reset or step, bool `[A]`.
+
+        The episode ends when it is false for all agents.
+        """
+        ...
+
+    def reset(self, seed: int | None) -> Any:
+        """Return the observations at the start of an episode (see `Simulator.reset`)."""
+        ...
+
+    def step(
+        self, action: Action
+    ) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Mapping[str, Any]]:
+        """Return `(obs, reward, terminated, truncated, info)` (see `Simulator.step`)."""
+        ...
+
+    def frame(self) -> Any:
+        """Return an image of the state, uint8 `[height, width, 3]`."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class SpaceConversion(NamedTuple):
     """Conversion of observations and actions between a suite and rollax, for `Policy.predict`.
 
@@ -117,12 +153,13 @@ class SpaceConversion(NamedTuple):
     Attributes:
         observation: Function from suite observations to rollax observations. It raises `UsageError`
             for values that are not suite observations.
-        action: Function from rollax actions to suite actions.
+        action: Function from rollax actions and the suite observations that caused them to suite
+            actions.
         description: Description of the suite's observation space, for error messages.
     """
 
     observation: Callable[[Any], Any]
-    action: Callable[[Any], Any]
+    action: Callable[[Any, Any], Any]
     description: str
 
 
@@ -131,7 +168,7 @@ class HostEnvironment(Environment, Protocol):
     """An environment that runs in simulators on the host, outside of JAX.
 
     `rollax.train` steps the simulators. The methods `reset` and `step` of the environment itself
-    raise `UsageError`, and `num_agents` is None.
+    raise `UsageError`. If `num_agents` is not None, simulators are `MultiAgentSimulator`s.
     """
 
     @property
@@ -140,7 +177,7 @@ class HostEnvironment(Environment, Protocol):
         ...
 
     @property
-    def make_simulator(self) -> Callable[..., Simulator]:
+    def make_simulator(self) -> Callable[..., Simulator | MultiAgentSimulator]:
         """Function `make_simulator(shows_frames=False)` that makes one simulator.
 
         It must be picklable to run simulators in other processes.

@@ -5,13 +5,19 @@ from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rollax.coercion import format_value
-from rollax.environments.environment import Simulator, SpaceConversion
+from rollax.environments.environment import (
+    HostEnvironment,
+    MultiAgentSimulator,
+    Simulator,
+    SpaceConversion,
+)
 from rollax.environments.environment_text import format_environment, format_environment_html
 from rollax.errors import UsageError
-from rollax.spaces import ActionSpace, Space
+from rollax.spaces import ActionSpace, Space, make_zeros
 from rollax.types import Action, State
 
 _NUMERIC_KINDS = "biuf"  # kinds of NumPy types
@@ -32,7 +38,7 @@ class HostedEnvironment(eqx.Module):
         space_conversion: Conversion between observations and actions of the suite and of rollax, or
             None if no conversion is needed.
         fps: Number of steps that a video shows per second.
-        num_agents: Always None, because host environments have no agent axis.
+        agent_types: Type of each agent, or `()` for an environment without an agent axis.
     """
 
     name: str = eqx.field(static=True)
@@ -40,11 +46,15 @@ class HostedEnvironment(eqx.Module):
     action_space: ActionSpace = eqx.field(static=True)
     time_limit: int | None = eqx.field(static=True)
     info_names: tuple[str, ...] = eqx.field(static=True)
-    make_simulator: Callable[..., Simulator] = eqx.field(static=True)
+    make_simulator: Callable[..., Simulator | MultiAgentSimulator] = eqx.field(static=True)
     make_pool: Callable[[int, int], Any] | None = eqx.field(static=True, default=None)
     space_conversion: SpaceConversion | None = eqx.field(static=True, default=None)
     fps: int = eqx.field(static=True, default=30)
-    num_agents: None = eqx.field(static=True, default=None)
+    agent_types: tuple[str, ...] = eqx.field(static=True, default=())
+
+    @property
+    def num_agents(self) -> int | None:
+        return len(self.agent_types) or None
 
     def __repr__(self) -> str:
         return format_environment(self)
@@ -57,6 +67,13 @@ class HostedEnvironment(eqx.Module):
 
     def step(self, key: jax.Array, state: State, action: Action) -> NoReturn:
         raise UsageError(_host_only_message(self.name))
+
+
+def make_zero_observation(environment: HostEnvironment) -> Any:
+    """Return an observation of zeros, with an axis `[A]` if the environment has agents."""
+    zeros = make_zeros(environment.observation_space)
+    agents = () if environment.num_agents is None else (environment.num_agents,)
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (*agents, *x.shape)), zeros)
 
 
 def _host_only_message(name: str) -> str:

@@ -1,7 +1,7 @@
 """Prioritized sampling of sequences from a rollout, with replacement.
 
-Layouts are pooled (`make_layout(pooled=True)`): every sequence of every stream is one row, and all
-rows form a single group.
+Layouts are pooled (`make_layout(is_pooled=True)`): every sequence of every stream is one row, and
+all rows form a single group.
 
 References:
     Schaul et al. 2016, arXiv:1511.05952.

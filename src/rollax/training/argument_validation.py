@@ -18,7 +18,7 @@ from rollax.config import MAX_INT32, DataclassInstance, resolve_settings
 from rollax.environments import list_environments
 from rollax.environments.environment import Environment
 from rollax.environments.registry import default_arguments, import_package
-from rollax.environments.suites.pettingzoo import PETTINGZOO_MESSAGE, is_pettingzoo
+from rollax.environments.suites.pettingzoo_detection import PETTINGZOO_MESSAGE, is_pettingzoo
 from rollax.environments.suites.table import SUITES, find_suite_of_module
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks.interop.adapted_networks import ADAPTED_ALGORITHMS

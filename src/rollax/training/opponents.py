@@ -10,7 +10,7 @@ import jax
 
 from rollax.acting.opponent_pool import PoolPolicies, PoolRuns
 from rollax.algorithm import Algorithm, Carry, State
-from rollax.environments.capabilities import capabilities
+from rollax.environments.capabilities import capabilities, is_on_host
 from rollax.environments.environment import Environment
 from rollax.environments.wrappers import AgentId, FixedOpponents, add_agent_id
 from rollax.errors import UsageError
@@ -112,6 +112,11 @@ def add_opponents(
         return environment
     if environment is None:
         environment = programs.make_environment(spec)
+    if is_on_host(environment):
+        raise UsageError(
+            f"opponents must be used with a compiled environment, and {environment.name} is a "
+            "simulator on the host. Let the simulator move these agents."
+        )
     if opponents.by_type:
         environment = _add_fixed_opponents(spec, environment, opponents.by_type)
     return _add_pool_runs(spec, environment, opponents.pool) if opponents.pool else environment

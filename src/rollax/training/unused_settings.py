@@ -24,8 +24,9 @@ from rollax.coercion import format_value
 from rollax.config import DataclassInstance, traced_field_names
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
+from rollax.environments.host_environment import make_zero_observation
 from rollax.errors import UsageError
-from rollax.spaces import Space, make_zeros
+from rollax.spaces import Space
 from rollax.training.compile import cache, memory_estimate
 from rollax.training.compile import program as programs
 from rollax.training.options import RunOptions
@@ -319,10 +320,10 @@ def _trace_other_functions(
     algorithm: Algorithm, environment: Environment, state: State
 ) -> Iterator["TracedFunction"]:
     """Yield traces of functions other than `init` and `step`: acting and state metrics."""
-    key, on_host = jax.random.key(0), is_on_host(environment)
+    key = jax.random.key(0)
     obs = (
-        make_zeros(environment.observation_space)
-        if on_host
+        make_zero_observation(environment)
+        if is_on_host(environment)
         else jax.eval_shape(environment.reset, key)[1]
     )
     carry = jax.eval_shape(

@@ -62,7 +62,7 @@ def played(fault: str = "", dtype: Any = np.float32, steps: int = 5) -> list[Any
     """Return the steps of two simulators that take legal actions."""
     environment = rollax.from_gymnasium(lambda: Board(fault, dtype), name="test/board")
     simulators = runner.make_simulators(environment, 2, 0, 60.0)
-    obs, found = simulators.reset([0, 1]), []
+    obs, found = simulators.reset([0, 1]).obs, []
     for _ in range(steps):
         found.append(simulators.step(obs["action_mask"].argmax(axis=-1).astype(np.int32)))
         obs = found[-1].obs

@@ -32,6 +32,7 @@ from rollax.training.simulators.vectorized import (
 )
 from rollax.training.spec import make_spec
 from support.counter_simulator import LIMIT, on_host
+from support.parallel_worlds import make_shift
 
 CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
 SMALL = {"hidden": (8,)}
@@ -64,6 +65,24 @@ def test_the_episode_of_a_simulator_that_fails_is_truncated(fault: str) -> None:
     np.testing.assert_array_equal(failed.obs, [[0, 0], [0, 0]])
     np.testing.assert_array_equal(following.obs, [[1, 0], [1, 0]])
     assert len(simulators.pop_restart_messages()) == 2 and not simulators.pop_restart_messages()
+    simulators.close()
+
+
+@pytest.mark.parametrize(("fault", "workers"), [("raise", 0), ("die", 1)])
+def test_the_episode_of_all_agents_is_truncated(fault: str, workers: int) -> None:
+    """The runner has left, and is truncated neither by a failure nor by the death of a worker."""
+    environment = make_shift(fault=fault, at=4)
+    simulators = runner.make_simulators(environment, 2, workers, 60.0, max_restarts=1)
+    simulators.reset([0, 1])
+    *_, before, failed = [simulators.step(np.zeros((2, 3), np.int32)) for _ in range(4)]
+    np.testing.assert_array_equal(before.active, [[True, False, False]] * 2)
+    np.testing.assert_array_equal(failed.truncated, [[True, False, False]] * 2)
+    np.testing.assert_array_equal(failed.terminated, [[False, True, True]] * 2)
+    assert failed.ended.all() and failed.restarted.all() and failed.active.all()
+    assert failed.reset.all() and not failed.reward.any()
+    np.testing.assert_array_equal(
+        failed.next_obs["observation"], before.obs["observation"]
+    )  # the last good observation
     simulators.close()
 
 
@@ -209,7 +228,7 @@ def test_failed_episodes_do_not_count_in_training_metrics() -> None:
     acts, state = make_runner(on_host(fault="raise", at=7), env_restarts=1)
     acts.begin(state)
     recording = acts.played(jax.tree.leaves(state))
-    episodes = to_rollout(recording, find_actor(state)).episodes
+    episodes = to_rollout(acts.environment, recording, find_actor(state)).episodes
     is_end = recording.steps.terminated | recording.steps.truncated
     assert recording.steps.truncated[6].all() and acts.num_restarts == 2
     assert episodes.number == episodes.info["sum"][0] == is_end.sum() - 2

@@ -1,5 +1,6 @@
 """Tests of host environments: learning equals that in the same environment in JAX."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +21,47 @@ from rollax.training.compile import run_check
 from rollax.training.options import RunOptions
 from rollax.training.run_folder.layout import read_spec, write_spec
 from rollax.training.simulators import requirements
-from rollax.training.simulators.recording import find_actor
+from rollax.training.simulators.recording import find_actor, to_rollout
 from rollax.training.simulators.runner import SimulatorRunner
 from rollax.training.spec import Spec, adapt_to_host, make_spec
 from support.counter_simulator import Counter, on_host
+from support.parallel_worlds import Counters, make_counters
 
 CONTINUOUS = Box(-1.0, 1.0, (1,))
 SIZES = {"num_envs": 3, "num_steps": 8, "num_minibatches": 2, "num_epochs": 1}
 REPLAY = {"num_envs": 2, "num_steps": 1, "capacity": 64, "batch_size": 4, "warmup": 6}
 SMALL = {"hidden": (8,)}
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
+MEMORY = SMALL | {"core": "gru", "core_size": 4}
+# World in JAX and on the host, by name.
+WORLDS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "discrete": (Counter, on_host),
+    "continuous": (lambda: Counter(CONTINUOUS), lambda: on_host(True)),
+    "agents": (Counters, make_counters),
+}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "ppo": (
         "ppo",
         SIZES | {"normalize_rewards": True, "normalize_observations": True},
         SMALL,
-        False,
+        "discrete",
     ),
-    "ppo-continuous": ("ppo", SIZES, SMALL, True),
-    "ppo-gru": (
+    "ppo-continuous": ("ppo", SIZES, SMALL, "continuous"),
+    "ppo-gru": ("ppo", SIZES | {"sequence_length": 4}, MEMORY, "discrete"),
+    "impala": ("impala", SIZES | {"sequence_length": 4}, SMALL, "discrete"),
+    "pqn": ("pqn", SIZES, SMALL, "discrete"),
+    "dqn": ("dqn", REPLAY | {"replay_ratio": 0.5}, SMALL, "discrete"),
+    "sac": ("sac", REPLAY | {"replay_ratio": 1}, SMALL, "continuous"),
+    "td3": ("td3", REPLAY | {"replay_ratio": 1}, SMALL, "continuous"),
+    "ppo-agents": (
         "ppo",
-        SIZES | {"sequence_length": 4},
-        SMALL | {"core": "gru", "core_size": 4},
-        False,
+        SIZES | {"normalize_rewards": True, "normalize_observations": True, "sharing": "none"},
+        SMALL,
+        "agents",
     ),
-    "impala": ("impala", SIZES | {"sequence_length": 4}, SMALL, False),
-    "pqn": ("pqn", SIZES, SMALL, False),
-    "dqn": ("dqn", REPLAY | {"replay_ratio": 0.5}, SMALL, False),
-    "sac": ("sac", REPLAY | {"replay_ratio": 1}, SMALL, True),
-    "td3": ("td3", REPLAY | {"replay_ratio": 1}, SMALL, True),
+    "ppo-gru-agents": ("ppo", SIZES | {"sequence_length": 4}, MEMORY, "agents"),
+    "impala-agents": ("impala", SIZES | {"sequence_length": 4}, SMALL, "agents"),
+    "pqn-agents": ("pqn", SIZES, SMALL, "agents"),
+    "dqn-agents": ("dqn", REPLAY | {"replay_ratio": 0.5}, SMALL, "agents"),
 }
 UPDATES = 12
 
@@ -59,13 +73,12 @@ def _registered() -> None:
 
 def made(name: str) -> tuple[Spec, Any, Any, Any]:
     """Return the specification of a case, both algorithms, and the host environment."""
-    algorithm, config, network, continuous = CASES[name]
+    algorithm, config, network, world = CASES[name]
+    make_in_jax, make_on_host = WORLDS[world]
     options = RunOptions(total_steps=10_000, eval_episodes=5)
     spec = make_spec(algorithm, "test/counter", {}, config, network, options, None)
-    compiled, _ = programs.build_algorithm_and_environment(
-        spec, Counter(CONTINUOUS) if continuous else Counter()
-    )
-    environment = on_host(continuous)
+    compiled, _ = programs.build_algorithm_and_environment(spec, make_in_jax())
+    environment = make_on_host()
     return (
         spec,
         compiled,
@@ -74,7 +87,7 @@ def made(name: str) -> tuple[Spec, Any, Any, Any]:
     )
 
 
-FAST = ("ppo-gru", "sac")
+FAST = ("ppo-gru", "sac", "ppo-gru-agents")
 
 
 MARKS = {name: pytest.mark.slow for name in CASES if name not in FAST} | {
@@ -90,14 +103,15 @@ def test_learning_on_the_host_equals_learning_in_jax(name: str) -> None:
     state, on_host_state = compiled.init(key, spec.config), algorithm.init(key, spec.config)
     acts = SimulatorRunner(spec, algorithm, algorithm, (environment, environment), on_host_state)
     acts.compile(UPDATES)
-    world: Any = Counter(CONTINUOUS) if CASES[name][3] else Counter()
+    world = WORLDS[CASES[name][3]][0]()
 
     policy, actor, act_key, num_steps = compiled.rollouts(state)
     _, experience, _ = jax.jit(lambda: unroll(world, policy, actor, act_key, num_steps))()
     acts.begin(on_host_state)
     recording = acts.played(jax.tree.leaves(on_host_state))
-    for field in recording.steps._fields:
-        same(getattr(recording.steps, field), getattr(experience, field), field)
+    rollout = to_rollout(environment, recording, find_actor(on_host_state))
+    for field in experience._fields:
+        same(getattr(rollout.experience, field), getattr(experience, field), field)
 
     acts.restart_episodes(0)
     step, ended = jax.jit(compiled.step), 0.0
@@ -117,7 +131,13 @@ def test_learning_on_the_host_equals_learning_in_jax(name: str) -> None:
 
 def strip(state: Any) -> Any:
     actor = find_actor(state)
-    books = actor._replace(env_state=None, reset_pool=None, episode_info={})
+    books = actor._replace(
+        env_state=None,
+        reset_pool=None,
+        episode_info={},
+        # Agents of simulators may return to an episode, so they have one flag for each.
+        reset=jnp.broadcast_to(actor.reset.T, actor.episode_length.T.shape),
+    )
     return state._replace(actor=books)
 
 

@@ -33,6 +33,7 @@ from rollax.training.simulators.worker_group import WorkerTask
 from rollax.training.simulators.workers import MultiprocessSimulators, ProcessWorker
 from rollax.visualization.render.render import render
 from support.counter_simulator import FULL, LIMIT, GymnasiumCounter, on_host
+from support.parallel_worlds import make_shift
 
 CONFIG = {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "num_epochs": 1}
 
@@ -51,6 +52,24 @@ def _in_workers() -> Iterator[Any]:
 def rollout(simulators: Any, steps: int) -> list[Any]:
     actions = np.random.default_rng(1).integers(0, 2, (steps, 5)).astype(np.int32)
     return [simulators.reset([1, 2, 3, 4, 5]), *(simulators.step(action) for action in actions)]
+
+
+def test_workers_equal_in_process_simulators_with_agents() -> None:
+    """Agents leave and return, and episodes end."""
+    here, there = (runner.make_simulators(make_shift(), 3, n, 60.0, ("time",)) for n in (0, 2))
+    ours, theirs = (
+        [x.reset([1, 2, 3]), *(x.step(np.ones((3, 3), np.int32)) for _ in range(9))]
+        for x in (here, there)
+    )
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert ours[0].active.all() and ours[7].ended.all() and ours[7].active.all()
+    assert ours[7].reset.all() and ours[7].next_obs["observation"][0, 0, 0] == 8
+    np.testing.assert_array_equal(ours[4].reset[0], [False, False, True])  # the runner returns
+    np.testing.assert_array_equal(ours[5].reset[0], [False, True, False])  # guard 1 returns
+    assert [step.ended.any() for step in ours[1:]] == [False] * 6 + [True] + [False] * 2
+    here.close()
+    there.close()
 
 
 @pytest.mark.quick
@@ -232,7 +251,7 @@ class Slow:
 @pytest.mark.skipif(sys.platform == "win32", reason="a timer")
 def test_the_timeout_applies_to_each_simulator() -> None:
     layout = SimulatorSpec(np.zeros(2, np.float32), ())
-    assert InProcessSimulators(Slow, 4, layout, timeout=0.9).reset([None] * 4).shape == (4, 2)
+    assert InProcessSimulators(Slow, 4, layout, timeout=0.9).reset([None] * 4).obs.shape == (4, 2)
     with pytest.raises(SimulatorError, match="simulator 0 did not respond within 0.1 s"):
         InProcessSimulators(Slow, 2, layout, timeout=0.1).reset([None] * 2)
 
@@ -288,7 +307,7 @@ def test_the_timeout_applies_to_each_simulator_of_a_worker() -> None:
     """
     layout = SimulatorSpec(np.zeros(2, np.float32), ())
     simulators = MultiprocessSimulators(Slow, 4, layout, 1, 1.0)
-    assert simulators.reset([None] * 4).shape == (4, 2)
+    assert simulators.reset([None] * 4).obs.shape == (4, 2)
     simulators.close()
     simulators = MultiprocessSimulators(Slow, 1, layout, 1, 0.2)
     with pytest.raises(SimulatorError, match=r"did not respond within 0.2 s"):
@@ -311,7 +330,7 @@ def test_a_locally_registered_id_is_sent_to_workers() -> None:
     environment = rollax.from_gymnasium("Unknown-v0")
     gymnasium.registry.pop("Unknown-v0")
     simulators = runner.make_simulators(environment, 1, 1, 60.0)
-    assert environment.name == "own/Unknown-v0" and simulators.reset([0]).shape == (1, 2)
+    assert environment.name == "own/Unknown-v0" and simulators.reset([0]).obs.shape == (1, 2)
     simulators.close()
 
 

@@ -10,6 +10,7 @@ _FOLDERS = {
     "gymnax": "suites.gymnax",
     "gymnasium": "suites.gymnasium",
     "envpool": "suites.envpool",
+    "pettingzoo": "suites.pettingzoo",
     "probe": "native.probe",
     "memory": "native.memory",
     "hunting": "native.hunting",

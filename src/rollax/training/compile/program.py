@@ -234,7 +234,7 @@ def wrap_for_networks(spec: Spec, environment: Environment) -> Environment:
     """Return the environment, with stacked frames and agent ids if the run uses them.
 
     Raises:
-        UsageError: If frames are stacked in a simulator on the host.
+        UsageError: If frames are stacked or agent ids are added in a simulator on the host.
     """
     if spec.options.frame_stack > 1:
         if is_on_host(environment):
@@ -243,7 +243,15 @@ def wrap_for_networks(spec: Spec, environment: Environment) -> Environment:
                 "runs on the host. Stack frames in the simulator, for example with --env.stack."
             )
         environment = FrameStack(environment, spec.options.frame_stack)
-    return AgentId(environment) if getattr(spec.network, "agent_id", False) else environment
+    if not getattr(spec.network, "agent_id", False):
+        return environment
+    if is_on_host(environment):
+        raise UsageError(
+            f"network.agent_id must be off in {environment.name}, which runs on the host. Add the "
+            "index of each agent to its observation in the environment, or use --config.sharing "
+            "none."
+        )
+    return AgentId(environment)
 
 
 def _make_evaluation_environment(spec: Spec) -> Environment:

@@ -17,6 +17,7 @@ from rollax.algorithm import Algorithm
 from rollax.environments.environment import HostEnvironment
 from rollax.training.simulators.info_tracking import InfoTracker
 from rollax.training.simulators.vectorized import Simulators, SimulatorStep
+from rollax.training.spec import Spec
 from rollax.types import Action, Carry, MetricValues, Observation, PyTree, State
 
 MAX_PARALLEL_SIMULATORS = 32
@@ -106,24 +107,33 @@ class EpisodeTracker:
     Simulator s of each member plays the episodes s, s + S, s + 2 S, and so on.
     """
 
-    def __init__(self, episodes: EpisodePlan, side_by_side: int, names: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        episodes: EpisodePlan,
+        side_by_side: int,
+        names: tuple[str, ...],
+        num_agents: int | None = None,
+    ) -> None:
         """Initialize the tracker at the first episode of each simulator.
 
         Args:
             episodes: Plan of the episodes.
             side_by_side: Number S of simulators per member.
             names: Names of the info values.
+            num_agents: Number of agents A, or None without an agent axis.
         """
+        agents = () if num_agents is None else (num_agents,)
         members, self.number = episodes.seeds.shape
         self.episodes, self.num_parallel = episodes, side_by_side
         self.member = np.repeat(np.arange(members), side_by_side)
         self.index = np.tile(np.arange(side_by_side), members)  # current episode of each simulator
         self.time = np.zeros(self.index.shape, np.int32)
-        self.reset = np.ones(self.index.shape, bool)
-        self.total = np.zeros(self.index.shape)
+        self.reset = np.ones((*self.index.shape, *agents), bool)
+        self.total = np.zeros((*self.index.shape, *agents))
         self.running_info = InfoTracker(len(self.index), names)
         shape = members, self.number
-        self.returns, self.length = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
+        self.returns = np.zeros((*shape, *agents), np.float32)
+        self.length = np.zeros(shape, np.int32)
         self.terminated, self.truncated = np.zeros(shape, bool), np.zeros(shape, bool)
         self.info = np.full((*shape, len(names), 3), np.nan)  # mean, sum, last
         self.num_failures = np.zeros(shape, np.int64)  # of the simulator in each episode
@@ -180,25 +190,28 @@ class EpisodeTracker:
             episode at `max_steps`, and those that failed and repeat their episode.
         """
         alive = self.alive
-        self.total += np.where(alive, after.reward, 0.0)
+        self.total[alive] += after.reward[alive]
         self.time += alive
         self.running_info.add(after.info)
         repeated = alive & after.restarted
         failed = np.flatnonzero(repeated)
         self.num_failures[self.member[failed], self.index[failed]] += 1
-        over = (after.terminated | after.truncated) & ~repeated
+        over = after.ended & ~repeated
+        terminated, truncated = after.terminated, after.truncated
+        if after.active is not None:
+            terminated = after.ended & np.all(terminated, axis=-1)
+            truncated = after.ended & ~terminated
         given_up = alive & ~over & ~repeated & (self.time >= max_steps)
         done = np.flatnonzero(alive & (over | given_up))
         where = self.member[done], self.index[done]
         self.returns[where], self.length[where] = self.total[done], self.time[done]
-        self.terminated[where], self.truncated[where] = (
-            after.terminated[done],
-            after.truncated[done],
-        )
+        self.terminated[where], self.truncated[where] = terminated[done], truncated[done]
         self.info[where] = self.running_info.take(done)
         self.index[done] += self.num_parallel
-        self.reset = over | given_up | repeated
-        begun = self.reset & alive
+        begins = over | given_up | repeated
+        self.reset = after.reset.copy()
+        self.reset[begins] = True
+        begun = begins & alive
         self.time[begun], self.total[begun] = 0, 0.0
         self.running_info.take(np.flatnonzero(begun))  # discards repeated episodes
         return given_up | repeated
@@ -235,7 +248,8 @@ def play_episodes(
     def flat(leaf):
         return np.asarray(leaf).reshape(playing.index.size, *leaf.shape[seen(playing.index).ndim :])
 
-    obs, carry = simulators.reset(playing.make_seeds(playing.index), playing.alive), shaped(carry)
+    obs = simulators.reset(playing.make_seeds(playing.index), playing.alive).obs
+    carry = shaped(carry)
     while np.any(playing.alive):
         check_fn()
         keys, begins = (
@@ -248,7 +262,7 @@ def play_episodes(
         needs_reset = playing.add(after, max_steps)
         obs = after.obs
         if np.any(needs_reset):
-            begun = simulators.reset(playing.make_seeds(playing.index), needs_reset)
+            begun = simulators.reset(playing.make_seeds(playing.index), needs_reset).obs
             obs = _replace_rows(obs, begun, needs_reset)
 
 
@@ -289,3 +303,55 @@ def make_episodes(
     fields: Any = (playing.returns, playing.length, *ends, info)
     fields = fields if has_members else jax.tree.map(lambda x: x[0], fields)
     return Episodes(*fields, state_metrics=state_metrics)
+
+
+def play_planned_episodes(
+    algorithm: Algorithm,
+    player: ActFn,
+    state: State,
+    simulators: Simulators,
+    playing: EpisodeTracker,
+    shown: HostEnvironment,
+    spec: Spec,
+    has_members: bool,
+    choices: Mapping[str, str] | None = None,
+    check_fn: Callable[[], None] = lambda: None,
+) -> Episodes:
+    """Play the episodes of a plan.
+
+    Args:
+        algorithm: Algorithm of one member.
+        player: Function that acts with the policies (see `ActFn`).
+        state: State of the member algorithm, with a leading axis [P] if `has_members`.
+        simulators: Simulators of all members.
+        playing: Plan and results of the episodes.
+        shown: Evaluation environment.
+        spec: Specification of the run.
+        has_members: Whether the state has a leading member axis.
+        choices: Reduction of each info value over an episode, keyed by value name. None uses the
+            reductions of the run.
+        check_fn: Function that is called before each step.
+
+    Returns:
+        The episode records.
+    """
+
+    def by_member(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
+        return jax.jit(jax.vmap(function)) if has_members else function
+
+    members = by_member(algorithm.acting_state)(state)
+    width = playing.num_parallel
+    carry = jax.tree.map(np.asarray, by_member(algorithm.initial_carry)(members))
+
+    def repeat_per_episode(x: np.ndarray) -> np.ndarray:
+        return np.repeat(x if has_members else x[None], width, axis=0)
+
+    def split_members(x: np.ndarray) -> np.ndarray:
+        return x.reshape(-1, width, *x.shape[1:]) if has_members else x
+
+    limit = shown.time_limit or spec.options.eval_max_steps
+    carry = jax.tree.map(repeat_per_episode, carry)
+    play_episodes(player, members, carry, simulators, playing, limit, split_members, check_fn)
+    reductions = spec.options.info if choices is None else choices
+    state_metrics = jax.device_get(by_member(algorithm.state_metrics)(state))
+    return make_episodes(shown, playing, reductions, has_members, state_metrics)

@@ -13,7 +13,7 @@ from rollax.environments.capabilities import is_on_host
 from rollax.errors import UsageError
 from rollax.runtime.printing import print_warning
 from rollax.training.simulators import episodes
-from rollax.training.simulators.runner import make_simulators, play_planned_episodes
+from rollax.training.simulators.runner import make_simulators
 from rollax.training.simulators.vectorized import Simulators
 from rollax.types import Observation
 
@@ -55,9 +55,10 @@ def evaluate_policy(
             "Remove descriptor."
         )
     width, names = episodes.num_parallel_episodes(number), environment.info_names
-    playing = episodes.EpisodeTracker(episodes.plan_episodes([key], number), width, names)
+    plan = episodes.plan_episodes([key], number)
+    playing = episodes.EpisodeTracker(plan, width, names, environment.num_agents)
     with _open_simulators(policy, width, workers, names) as simulators:
-        return play_planned_episodes(
+        return episodes.play_planned_episodes(
             algorithm=policy.algorithm,
             player=episodes.make_evaluation_act_fn(policy.algorithm, greedy, False),
             state=policy.state,
@@ -88,14 +89,16 @@ def collect_observations(
     first = jax.tree.map(np.asarray, policy.algorithm.initial_carry(state))
     carry = jax.tree.map(lambda x: np.broadcast_to(x, (number, *x.shape)), first)
     seeds, keys = (rows[0] for rows in episodes.plan_episodes([key], number))
-    reset, seen = np.ones(number, bool), []
+    seen = []
     with _open_simulators(policy, number) as simulators:
-        obs = simulators.reset(list(seeds))
+        obs, active = simulators.reset(list(seeds))
+        begins = np.ones(number, bool)
+        reset = begins if active is None else np.ones(active.shape, bool)
         for step in range(num_steps):
-            seen.append((obs, reset))
+            seen.append((obs, begins))
             carry, action = act(state, obs, carry, reset, keys, np.full(number, step, np.int32))
             after = simulators.step(jax.tree.map(np.asarray, action))
-            obs, reset = after.obs, after.terminated | after.truncated
+            obs, reset, begins = after.obs, after.reset, after.ended
     return jax.tree.map(lambda *x: np.stack(x), *seen)
 
 

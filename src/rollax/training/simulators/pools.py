@@ -9,10 +9,11 @@ import numpy as np
 from rollax.environments.host_environment import SimulatorFaultError
 from rollax.errors import error_message
 from rollax.training.simulators.restarts import SimulatorError
+from rollax.training.simulators.value_checks import check_finite
 from rollax.training.simulators.vectorized import (
     SimulatorSpec,
+    SimulatorStart,
     SimulatorStep,
-    check_finite,
 )
 from rollax.types import Action, Observation, PyTree
 
@@ -31,7 +32,7 @@ class PooledSimulators:
         self._pool: Any = None
         self._all_ids = np.arange(number, dtype=np.int32)
 
-    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> SimulatorStart:
         """Start episodes (see `Simulators.reset`)."""
         rows = self._make_rows()
         if self._pool is None or where is None or np.all(where):
@@ -40,7 +41,7 @@ class PooledSimulators:
             where = None
         ids = self._all_ids if where is None else self._all_ids[where]
         self._put(rows, *self._try("reset", lambda: self._pool.reset(ids)))
-        return rows
+        return SimulatorStart(rows)
 
     def step(
         self,
@@ -49,27 +50,25 @@ class PooledSimulators:
         where: np.ndarray | None = None,
     ) -> SimulatorStep:
         """Step the simulators (see `Simulators.step`)."""
-        number, ids = self._number, self._all_ids if where is None else self._all_ids[where]
-        reward = np.zeros(number, np.float32)
-        terminated, truncated = np.zeros(number, bool), np.zeros(number, bool)
-        info = np.full((number, len(self._layout.info_names)), np.nan, np.float32)
+        ids = self._all_ids if where is None else self._all_ids[where]
         next_rows = self._make_rows()
+        after = self._layout.make_empty_step(self._number, next_rows, next_rows)
         assert self._pool is not None, "reset must be called first"
         obs, rewards, over, cut, told, whose = self._try(
             "step", lambda: self._pool.step(action[ids], ids)
         )
         self._put(next_rows, obs, whose)
-        reward[whose], terminated[whose], truncated[whose] = rewards, over, cut & ~over
+        after.reward[whose], after.terminated[whose] = rewards, over
+        after.truncated[whose], after.ended[whose] = cut & ~over, cut | over
         for column, name in enumerate(self._layout.info_names):
-            info[whose, column] = told[name]
-        rows, ended = next_rows, self._all_ids[terminated | truncated]
+            after.info[whose, column] = told[name]
+        rows, ended = next_rows, self._all_ids[after.ended]
         if ended.size:
             rows = jax.tree.map(np.copy, next_rows)
             self._put(rows, *self._try("reset", lambda: self._pool.begin_next(ended)))
             check_finite(jax.tree.leaves(rows), None, _simulator_name)
-        check_finite(jax.tree.leaves(next_rows), reward, _simulator_name)
-        restarted = np.zeros(number, bool)
-        return SimulatorStep(next_rows, rows, reward, terminated, truncated, info, restarted)
+        check_finite(jax.tree.leaves(next_rows), after.reward, _simulator_name)
+        return after._replace(obs=rows)
 
     def pop_restart_messages(self) -> list[str]:
         """Return an empty list, because pools do not restart."""

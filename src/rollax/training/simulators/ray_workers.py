@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollax.distributed.ray_cluster import connect_to_ray
-from rollax.environments.environment import Simulator
+from rollax.environments.environment import MultiAgentSimulator, Simulator
 from rollax.errors import UsageError
 from rollax.training.console.signals import StopRequested, is_stop_requested
 from rollax.training.simulators.restarts import CONSTRUCTION_SECONDS, MAX_DELAY_SECONDS
@@ -35,7 +35,7 @@ class RaySimulators(WorkerSimulators):
 
     def __init__(
         self,
-        make: Callable[..., Simulator],
+        make: Callable[..., Simulator | MultiAgentSimulator],
         number: int,
         layout: SimulatorSpec,
         workers: int,

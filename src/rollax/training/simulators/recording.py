@@ -1,5 +1,6 @@
 """Recording of rollouts in host simulators, and updates of algorithms from recorded rollouts."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,17 +12,23 @@ from rollax.acting.streams import (
     ActorState,
     Experience,
     Rollout,
+    flatten_streams,
     make_step_keys,
     split_step_keys,
     sum_ended_episodes,
+    total_sums,
 )
 from rollax.algorithm import Algorithm, EpisodeSums
+from rollax.environments.capabilities import find_acting_agents
+from rollax.environments.environment import Environment
 from rollax.networks import memory_windows
 from rollax.types import Action, Carry, Observation, PyTree, State
 
 
 class RecordedSteps(NamedTuple):
     """Steps `[T, E, ...]` of E simulators, with the fields of `rollax.acting.streams.Experience`.
+
+    With agents, all fields have the leading axes `[T, E, A]`.
 
     Attributes:
         obs: Observations before the step.
@@ -34,6 +41,7 @@ class RecordedSteps(NamedTuple):
         terminated: Whether the step terminated the episode, bool.
         truncated: Whether the step truncated the episode, bool.
         next_obs: Observations after the step. At the end of an episode, its final observation.
+        mask: Whether the agent was in the episode before the step, bool, or None without agents.
     """
 
     obs: Any
@@ -45,6 +53,23 @@ class RecordedSteps(NamedTuple):
     terminated: Any
     truncated: Any
     next_obs: Any
+    mask: Any
+
+
+class ActorInputs(NamedTuple):
+    """Inputs of the policy in E simulators, `[E, ...]` each, or `[E, A, ...]` with agents.
+
+    Attributes:
+        obs: Observations.
+        reset: Whether `obs` is the first observation of an episode, bool.
+        carry: Recurrent state of the policy.
+        active: Whether the agent is in the episode, bool, or None without agents.
+    """
+
+    obs: Any
+    reset: Any
+    carry: Any
+    active: Any
 
 
 class Recording(NamedTuple):
@@ -54,14 +79,13 @@ class Recording(NamedTuple):
         steps: Steps of the rollout.
         restarted: Whether the simulator failed in the step and was made again, bool `[T, E]`. Its
             episode is truncated, and does not count in the episode statistics.
-        last: Observations, reset flags and recurrent state of the policy after the last step,
-            `[E, ...]` each.
+        last: Inputs of the policy after the last step.
         info: `EpisodeSums.info` of the episodes that were completed during the rollout.
     """
 
     steps: RecordedSteps
     restarted: Any
-    last: tuple[Any, Any, Any]
+    last: ActorInputs
     info: dict[str, tuple[Any, Any]]
 
 
@@ -90,49 +114,83 @@ def make_rollout_act_fn(algorithm: Algorithm) -> Callable[..., tuple[Any, Any, A
     return act
 
 
-def to_rollout(recording: Recording, actor: ActorState) -> Rollout:
+def to_rollout(environment: Environment, recording: Recording, actor: ActorState) -> Rollout:
     """Convert a recording to the rollout that `rollax.acting.streams.unroll` would return.
 
     Args:
-        recording: Recorded steps of single-agent environments.
+        environment: Environment of the simulators.
+        recording: Recorded steps.
         actor: Actor state before the rollout.
 
     Returns:
         The rollout.
     """
-    steps = recording.steps
-    carry = memory_windows.join_entries(
-        jax.tree.map(lambda x: x[0], steps.carry), memory_windows.newest_entries(steps.carry)
+    last = recording.last
+    # A single agent is in the episode until it ends.
+    has_masks = actor.agent_done is not None
+    steps = recording.steps._replace(mask=recording.steps.mask if has_masks else None)
+    acts = find_acting_agents(environment, steps.obs)
+    experience = jax.vmap(functools.partial(flatten_streams, environment))(
+        Experience(*steps, acts=acts)
     )
-    experience = Experience(*steps, mask=None)._replace(carry=carry)
-    totals = actor.episode_return, actor.episode_length
+    carry = memory_windows.join_entries(
+        jax.tree.map(lambda x: x[0], experience.carry),
+        memory_windows.newest_entries(experience.carry),
+    )
+    totals, episodes = _sum_episodes(environment, recording._replace(steps=steps), actor)
+    moved = actor._replace(
+        obs=last.obs,
+        reset=last.reset,
+        carry=last.carry,
+        agent_done=~last.active if has_masks else None,
+        episode_return=totals[0],
+        episode_length=totals[1],
+    )
+    return Rollout(moved, experience._replace(carry=carry), episodes)
+
+
+def _sum_episodes(
+    environment: Environment, recording: Recording, actor: ActorState
+) -> tuple[tuple[jax.Array, jax.Array], EpisodeSums]:
+    """Return the returns and lengths of running episodes, and the sums over ended episodes.
+
+    Episodes that were interrupted, such as by a failure or by resuming a run, do not count.
+    """
+    steps = recording.steps
+    num_active = jnp.ones_like(steps.reset, jnp.int32) if steps.mask is None else steps.mask
 
     def clear(where: jax.Array, totals: PyTree) -> PyTree:
         return tree.where(where, jax.tree.map(jnp.zeros_like, totals), totals)
 
     def body(totals: PyTree, row: tuple[jax.Array, ...]) -> tuple[PyTree, EpisodeSums]:
-        reward, ended, restarted = row
-        totals = totals[0] + reward, totals[1] + 1
-        sums = sum_ended_episodes(totals[0], totals[1], ended & ~restarted)
-        return clear(ended, totals), sums
+        reward, active, ended, restarted = row
+        totals = totals[0] + reward, totals[1] + active
+        is_counted = tree.where(
+            ended & ~restarted, jnp.ones_like(reward, bool), jnp.zeros_like(reward, bool)
+        )
+        return clear(ended, totals), sum_ended_episodes(totals[0], totals[1], is_counted)
 
-    # Episodes that were interrupted, such as by a failure or by resuming a run, do not count.
-    rows = steps.reward, steps.terminated | steps.truncated, recording.restarted
-    totals, sums = jax.lax.scan(body, clear(steps.reset[0], totals), rows)
-    obs, reset, carry = recording.last
-    moved = actor._replace(
-        obs=obs, reset=reset, carry=carry, episode_return=totals[0], episode_length=totals[1]
-    )
-    episodes = jax.tree.map(jnp.sum, sums)._replace(info=recording.info)
-    return Rollout(moved, experience, episodes)
+    # An episode starts for all agents at once. Agents that return to it do not return all at once.
+    begins = jnp.concatenate([steps.reset, recording.last.reset[None]])
+    begins = begins if environment.num_agents is None else jnp.all(begins, axis=-1)
+    totals = clear(begins[0], (actor.episode_return, actor.episode_length))
+    rows = steps.reward, num_active, begins[1:], recording.restarted
+    totals, sums = jax.lax.scan(body, totals, rows)
+    return totals, total_sums(environment, sums)._replace(info=recording.info)
 
 
 def learn_from_recording(
-    algorithm: Algorithm, state: State, recording: Recording, *, has_members: bool
+    environment: Environment,
+    algorithm: Algorithm,
+    state: State,
+    recording: Recording,
+    *,
+    has_members: bool,
 ) -> tuple[State, Any]:
     """Perform one update from a recorded rollout.
 
     Args:
+        environment: Environment of the simulators.
         algorithm: Algorithm of the run.
         state: State of the run.
         recording: Recorded rollout.
@@ -142,7 +200,8 @@ def learn_from_recording(
         The state after the update, and the metrics of the update.
     """
     assert algorithm.learn is not None, "`check_rollouts` rejects other algorithms"
-    convert = jax.vmap(to_rollout) if has_members else to_rollout
+    convert = functools.partial(to_rollout, environment)
+    convert = jax.vmap(convert) if has_members else convert
     return algorithm.learn(state, convert(recording, find_actor(state)))
 
 

@@ -18,7 +18,8 @@ from rollax.acting.info_metrics import validate_reductions
 from rollax.algorithm import Algorithm, Metrics
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment, HostEnvironment
-from rollax.spaces import Discrete, MultiDiscrete, make_zeros
+from rollax.environments.host_environment import make_zero_observation
+from rollax.spaces import Discrete, MultiDiscrete
 from rollax.training.compile import background
 from rollax.training.console.signals import StopRequested, is_stop_requested
 from rollax.training.options import HOST_EVAL_EPISODES, parse_workers
@@ -27,6 +28,7 @@ from rollax.training.simulators.info_tracking import InfoTracker
 from rollax.training.simulators.pools import PooledSimulators
 from rollax.training.simulators.ray_workers import RaySimulators
 from rollax.training.simulators.recording import (
+    ActorInputs,
     RecordedSteps,
     Recording,
     find_actor,
@@ -38,10 +40,11 @@ from rollax.training.simulators.vectorized import (
     InProcessSimulators,
     Simulators,
     SimulatorSpec,
+    SimulatorStep,
 )
 from rollax.training.simulators.workers import MultiprocessSimulators
 from rollax.training.spec import Spec
-from rollax.types import Leaf, PyTree, State
+from rollax.types import Action, Leaf, PyTree, State
 
 TRAINING_SEED_STREAM = 1
 # Seconds between reports of progress within a segment, and within an evaluation.
@@ -73,9 +76,8 @@ def make_simulators(
         UsageError: If the simulators cannot be made.
     """
     has_choices = isinstance(environment.action_space, Discrete | MultiDiscrete)
-    layout = SimulatorSpec(
-        jax.tree.map(np.asarray, make_zeros(environment.observation_space)), names, has_choices
-    )
+    zeros = jax.tree.map(np.asarray, make_zero_observation(environment))
+    layout = SimulatorSpec(zeros, names, has_choices, environment.num_agents)
     if environment.make_pool is not None:
         return PooledSimulators(environment.make_pool, number, layout)
     placement = parse_workers(workers)
@@ -134,7 +136,7 @@ class SimulatorRunner:
         # Whether a reset or a rollout of the training simulators did not complete. Workers may then
         # have answers that were not read.
         self._is_incomplete = False
-        self._seen: tuple[Any, np.ndarray, Any] | None = None  # current obs, reset and carry
+        self._seen: ActorInputs | None = None  # inputs of the next step
         self._needs_restart = np.ones(self.number, bool)  # members whose episodes must restart
         self._restart_counters = [0, 0]  # number of updates, and of restarts
         self.failure: SimulatorError | None = None  # error after which training cannot continue
@@ -223,7 +225,7 @@ class SimulatorRunner:
     def learn(self, state: State, recording: Recording) -> tuple[State, Metrics]:
         """Perform one update of the run from a recorded rollout."""
         return learn_from_recording(
-            self.run_algorithm, state, recording, has_members=self.has_members
+            self.environment, self.run_algorithm, state, recording, has_members=self.has_members
         )
 
     def abstract_recording(self) -> Recording:
@@ -234,6 +236,7 @@ class SimulatorRunner:
         arguments = jax.tree.leaves(self.like), actor.obs, actor.carry, actor.reset, 0
         carry, action, extras = jax.eval_shape(self._act_fn, *arguments)
         reward = jax.ShapeDtypeStruct(actor.reset.shape, np.float32)
+        active = None if self.environment.num_agents is None else actor.reset
         step = RecordedSteps(
             obs=actor.obs,
             reset=actor.reset,
@@ -244,6 +247,7 @@ class SimulatorRunner:
             terminated=actor.reset,
             truncated=actor.reset,
             next_obs=actor.obs,
+            mask=active,
         )
         lead = int(self.has_members)
 
@@ -251,11 +255,13 @@ class SimulatorRunner:
             return jax.ShapeDtypeStruct((*x.shape[:lead], num_steps, *x.shape[lead:]), x.dtype)
 
         last = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (actor.obs, actor.reset, carry)
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
+            ActorInputs(actor.obs, actor.reset, carry, active),
         )
         number = jax.ShapeDtypeStruct(actor.reset.shape[:lead], np.float32)
+        restarted = with_steps(jax.ShapeDtypeStruct(actor.reset.shape[: lead + 1], bool))
         info = dict.fromkeys(self.environment.info_names, (number, number))
-        return Recording(jax.tree.map(with_steps, step), with_steps(actor.reset), last, info)
+        return Recording(jax.tree.map(with_steps, step), restarted, last, info)
 
     def advance(self, state: State, num_updates: int) -> tuple[State, Metrics]:
         """Run updates with the training simulators.
@@ -322,7 +328,7 @@ class SimulatorRunner:
         assert self._training_simulators is not None and self._seen is not None
         assert self._info_tracker is not None
         num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
-        obs, reset, carry = self._seen
+        seen = self._seen
         taken, restarted, completed, completed_info = [], [], [], []
         lead = 1 + int(self.has_members)
         self._is_incomplete = True
@@ -334,38 +340,48 @@ class SimulatorRunner:
             if is_stop_requested():
                 raise StopRequested
             report(step / num_steps)
-            seen, begins, memory = obs, reset, carry
             carry, action, extras = jax.device_get(
-                self._compiled_act_fn(leaves, obs, carry, reset, np.int32(step))
+                self._compiled_act_fn(leaves, seen.obs, seen.carry, seen.reset, np.int32(step))
             )
             after = self._training_simulators.step(jax.tree.map(flat, action))
             self._report_restarts(self._training_simulators)
-            next_obs, obs = (
-                jax.tree.map(self.shaped, each) for each in (after.next_obs, after.obs)
-            )
-            reward, terminated, truncated = map(
-                self.shaped, (after.reward, after.terminated, after.truncated)
-            )
-            taken.append(
-                RecordedSteps(
-                    seen, begins, memory, action, extras, reward, terminated, truncated, next_obs
-                )
-            )
-            reset = np.asarray(terminated | truncated)
+            taken.append(self._record_step(seen, action, extras, after))
+            obs, reset, active = jax.tree.map(self.shaped, (after.obs, after.reset, after.active))
+            seen = ActorInputs(obs, reset, carry, active)
             restarted.append(self.shaped(after.restarted))
             self._info_tracker.add(after.info)
             self._info_tracker.take(np.flatnonzero(after.restarted))  # discards failed episodes
-            completed.append(np.flatnonzero(reset & ~restarted[-1]))
+            completed.append(np.flatnonzero(after.ended & ~after.restarted))
             completed_info.append(self._info_tracker.take(completed[-1]))
-        self._seen, self._is_incomplete = (obs, reset, carry), False
+        self._seen, self._is_incomplete = seen, False
         axis = int(self.has_members)
         steps = jax.tree.map(lambda *x: np.stack(x, axis), *taken)
         values = self._info_tracker.select(
             np.concatenate(completed_info), validate_reductions(self.environment)
         )
-        member = np.concatenate(completed) // reset.shape[-1]
+        member = np.concatenate(completed) // self._num_envs
         info = self._sum_by_member(values, member)
-        return Recording(steps, np.stack(restarted, axis), self._seen, info)
+        return Recording(steps, np.stack(restarted, axis), seen, info)
+
+    def _record_step(
+        self, seen: ActorInputs, action: Action, extras: PyTree, after: SimulatorStep
+    ) -> RecordedSteps:
+        """Return the record of one step of all simulators."""
+        reward, terminated, truncated, next_obs = jax.tree.map(
+            self.shaped, (after.reward, after.terminated, after.truncated, after.next_obs)
+        )
+        return RecordedSteps(
+            obs=seen.obs,
+            reset=seen.reset,
+            carry=seen.carry,
+            action=action,
+            extras=extras,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            next_obs=next_obs,
+            mask=seen.active,
+        )
 
     def _sum_by_member(
         self, values: Mapping[str, np.ndarray], member: np.ndarray
@@ -386,6 +402,11 @@ class SimulatorRunner:
 
         return {name: sum_finite(of_episodes) for name, of_episodes in values.items()}
 
+    @property
+    def _num_envs(self) -> int:
+        """Number of training simulators of one member."""
+        return find_actor(self.like).reset.shape[int(self.has_members)]
+
     @functools.cached_property
     def abstract(self) -> Recording:
         """Shapes and types of the rollout of one update."""
@@ -399,7 +420,7 @@ class SimulatorRunner:
         """
         if self.one.rollouts is None:
             return
-        number = self.number * find_actor(self.like).reset.shape[-1]
+        number = self.number * self._num_envs
         if self._is_incomplete and self._training_simulators is not None:
             self._training_simulators.close()
             self._training_simulators = None
@@ -417,7 +438,7 @@ class SimulatorRunner:
             self._needs_restart[:] = True
         if not self._needs_restart.any():
             return
-        each = number // self.number
+        each = self._num_envs
         seeds = [
             x
             for seed in self.seeds
@@ -427,10 +448,14 @@ class SimulatorRunner:
         assert self._info_tracker is not None
         self._info_tracker.take(np.flatnonzero(where))  # discards interrupted episodes
         self._is_incomplete = True
-        obs = jax.tree.map(
-            self.shaped, self._training_simulators.reset(seeds, None if where.all() else where)
+        start = self._training_simulators.reset(seeds, None if where.all() else where)
+        reset = np.repeat(where[:, None], self.environment.num_agents or 1, axis=1)
+        begun = ActorInputs(
+            obs=jax.tree.map(self.shaped, start.obs),
+            reset=self.shaped(where if start.active is None else reset),
+            carry=jax.device_get(find_actor(state).carry),
+            active=jax.tree.map(self.shaped, start.active),
         )
-        begun = obs, self.shaped(where), jax.device_get(find_actor(state).carry)
         if self._seen is not None and not where.all():
             begun = jax.tree.map(
                 lambda new, old: np.where(_broadcast_mask(self._needs_restart, old), new, old),
@@ -467,8 +492,9 @@ class SimulatorRunner:
                 names,
                 options.env_restarts,
             )
-        playing = episodes.EpisodeTracker(episodes.plan_episodes(keys, num_episodes), width, names)
-        played = play_planned_episodes(
+        plan = episodes.plan_episodes(keys, num_episodes)
+        playing = episodes.EpisodeTracker(plan, width, names, self.shown.num_agents)
+        played = episodes.play_planned_episodes(
             algorithm=self.one,
             player=self._evaluation_act_fn,
             state=members,
@@ -512,60 +538,6 @@ class SimulatorRunner:
             if simulators is not None:
                 simulators.close()
         self._training_simulators = self._evaluation_simulators = None
-
-
-def play_planned_episodes(
-    algorithm: Algorithm,
-    player: episodes.ActFn,
-    state: State,
-    simulators: Simulators,
-    playing: episodes.EpisodeTracker,
-    shown: HostEnvironment,
-    spec: Spec,
-    has_members: bool,
-    choices: Mapping[str, str] | None = None,
-    check_fn: Callable[[], None] = lambda: None,
-) -> Episodes:
-    """Play the episodes of a plan.
-
-    Args:
-        algorithm: Algorithm of one member.
-        player: Function that acts with the policies (see `episodes.ActFn`).
-        state: State of the member algorithm, with a leading axis [P] if `has_members`.
-        simulators: Simulators of all members.
-        playing: Plan and results of the episodes.
-        shown: Evaluation environment.
-        spec: Specification of the run.
-        has_members: Whether the state has a leading member axis.
-        choices: Reduction of each info value over an episode, keyed by value name. None uses the
-            reductions of the run.
-        check_fn: Function that is called before each step.
-
-    Returns:
-        The episode records.
-    """
-
-    def by_member(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-        return jax.jit(jax.vmap(function)) if has_members else function
-
-    members = by_member(algorithm.acting_state)(state)
-    width = playing.num_parallel
-    carry = jax.tree.map(np.asarray, by_member(algorithm.initial_carry)(members))
-
-    def repeat_per_episode(x: np.ndarray) -> np.ndarray:
-        return np.repeat(x if has_members else x[None], width, axis=0)
-
-    def split_members(x: np.ndarray) -> np.ndarray:
-        return x.reshape(-1, width, *x.shape[1:]) if has_members else x
-
-    limit = shown.time_limit or spec.options.eval_max_steps
-    carry = jax.tree.map(repeat_per_episode, carry)
-    episodes.play_episodes(
-        player, members, carry, simulators, playing, limit, split_members, check_fn
-    )
-    reductions = spec.options.info if choices is None else choices
-    state_metrics = jax.device_get(by_member(algorithm.state_metrics)(state))
-    return episodes.make_episodes(shown, playing, reductions, has_members, state_metrics)
 
 
 def _num_rollout_steps(algorithm: Algorithm, state: State) -> int:

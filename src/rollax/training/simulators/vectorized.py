@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from rollax.environments.environment import Simulator
+from rollax.environments.environment import MultiAgentSimulator, Simulator
 from rollax.environments.host_environment import SimulatorFaultError, to_flag, to_reward
 from rollax.errors import UsageError, error_message
 from rollax.training.console.signals import StopRequested, is_stop_requested
@@ -22,13 +22,30 @@ from rollax.training.simulators.restarts import (
     SimulatorError,
     wait_for_restart,
 )
+from rollax.training.simulators.value_checks import check_action_masks, check_finite
 from rollax.types import Action, Leaf, Observation, PyTree
 
 CONSTRUCTION = "making it"  # name of the constructor call in error messages
 
 
+class SimulatorStart(NamedTuple):
+    """Observations of E simulators for the next action, such as at the start of episodes.
+
+    Attributes:
+        obs: Observations [E, ...], or [E, A, ...] with A agents.
+        active: Whether each agent is in the episode, bool [E, A], or None without an agent axis.
+    """
+
+    obs: Any
+    active: Any = None
+
+
 class SimulatorStep(NamedTuple):
     """One step of E simulators.
+
+    With an agent axis, observations are [E, A, ...], and `reward`, `terminated` and `truncated` are
+    [E, A]. The flags of an agent that was not in the episode before the step are those with which
+    it left, and its reward is 0.
 
     Attributes:
         next_obs: Observation [E, ...] after the step. At the end of an episode, the final
@@ -38,9 +55,12 @@ class SimulatorStep(NamedTuple):
         reward: Rewards, float32 [E].
         terminated: Whether the episode terminated, bool [E].
         truncated: Whether the episode was truncated, bool [E].
+        ended: Whether the episode of the simulator ended, bool [E].
         info: K requested info values of each simulator, float32 [E, K]. NaN if missing.
         restarted: Whether the simulator failed and was made again, bool [E]. Its episode is then
             truncated, its reward is 0, and `next_obs` is the last observation before the failure.
+        active: Whether each agent is in the episode of `obs`, bool [E, A], or None without an agent
+            axis.
     """
 
     next_obs: Any
@@ -48,15 +68,27 @@ class SimulatorStep(NamedTuple):
     reward: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
+    ended: np.ndarray
     info: np.ndarray
     restarted: np.ndarray
+    active: Any = None
+
+    @property
+    def reset(self) -> np.ndarray:
+        """Whether `obs` is the first observation of an episode, bool [E], or [E, A] of an agent.
+
+        It is true for an agent that returns to the episode.
+        """
+        if self.active is None:
+            return self.ended
+        return self.ended[:, None] | (self.active & (self.terminated | self.truncated))
 
 
 @runtime_checkable
 class Simulators(Protocol):
     """Interface of E vectorized simulators."""
 
-    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> SimulatorStart:
         """Start episodes.
 
         Args:
@@ -64,7 +96,7 @@ class Simulators(Protocol):
             where: Mask of the simulators to reset, bool [E]. None resets all.
 
         Returns:
-            Observations [E, ...]. Zeros for simulators that are not reset.
+            First observations. Zeros for simulators that are not reset.
         """
         ...
 
@@ -97,14 +129,39 @@ class SimulatorSpec(NamedTuple):
     """Observation format and requested info values of a simulator.
 
     Attributes:
-        obs: Zeros with the structure, shapes and types of an observation.
+        obs: Zeros with the structure, shapes and types of an observation, of all agents if there is
+            an agent axis.
         info_names: Names of the info values that each step returns.
         needs_legal_action: Whether "action_mask" in observations must allow at least one action.
+        num_agents: Number of agents A, or None without an agent axis.
     """
 
     obs: Any
     info_names: tuple[str, ...]
     needs_legal_action: bool = False
+    num_agents: int | None = None
+
+    def make_start(self) -> SimulatorStart:
+        """Return zeros with the structure, shapes and types of the start of one simulator."""
+        agents = self.num_agents
+        return SimulatorStart(self.obs, None if agents is None else np.zeros(agents, bool))
+
+    def make_empty_step(
+        self, number: int, next_obs: Observation, obs: Observation, active: Any = None
+    ) -> SimulatorStep:
+        """Return a step of E = `number` simulators without rewards and ends of episodes."""
+        shape = (number,) if self.num_agents is None else (number, self.num_agents)
+        return SimulatorStep(
+            next_obs=next_obs,
+            obs=obs,
+            reward=np.zeros(shape, np.float32),
+            terminated=np.zeros(shape, bool),
+            truncated=np.zeros(shape, bool),
+            ended=np.zeros(number, bool),
+            info=np.full((number, len(self.info_names)), np.nan, np.float32),
+            restarted=np.zeros(number, bool),
+            active=active,
+        )
 
 
 @contextlib.contextmanager
@@ -158,65 +215,6 @@ def enforce_timeout(
         signal.signal(signal.SIGALRM, before)
 
 
-def check_finite(
-    rows: list[np.ndarray], reward: np.ndarray | None, name: Callable[[int], str]
-) -> None:
-    """Check that all observations and rewards are finite.
-
-    Args:
-        rows: Leaves of the observations [E, ...].
-        reward: Rewards [E], or None after a reset.
-        name: Function that maps the index of a simulator to its name.
-
-    Raises:
-        SimulatorError: If a value is not finite. The message names the first such simulator.
-    """
-    parts = [("an observation", row) for row in rows if row.dtype.kind == "f"]
-    for what, values in parts if reward is None else [("a reward", reward), *parts]:
-        is_finite = np.isfinite(values)
-        if not is_finite.all():
-            index = int(np.argmin(is_finite.reshape(len(values), -1).all(axis=1)))
-            raise SimulatorError(f"{name(index)} returned {what} that is not finite.", index)
-
-
-def check_action_masks(
-    mask: np.ndarray,
-    moved: np.ndarray,
-    over: tuple[np.ndarray, np.ndarray] | None,
-    name: Callable[[int], str],
-    steps: np.ndarray,
-) -> None:
-    """Check that every simulator has a legal action unless its episode ends.
-
-    If a truncated episode ends without a legal action, all actions are marked as legal. The value
-    estimate of its final observation is then finite.
-
-    Args:
-        mask: Action masks, bool [E, ...]. They are changed in place.
-        moved: Mask of the simulators with a new observation, bool [E].
-        over: `(terminated, truncated)`, bool [E] each, or None after a reset.
-        name: Function that maps the index of a simulator to its name.
-        steps: Number of steps in the current episode of each simulator, [E].
-
-    Raises:
-        SimulatorError: If an episode continues without a legal action.
-    """
-    has_choice = mask.any(axis=-1).reshape(len(mask), -1).all(axis=1) | ~moved
-    if has_choice.all():
-        return
-    continues = moved if over is None else moved & ~over[0] & ~over[1]
-    stuck = np.flatnonzero(~has_choice & continues)
-    if stuck.size:
-        raise SimulatorError(
-            f"{name(stuck[0])}: action_mask must leave a legal action until the episode ends, "
-            f"got a mask without one at step {steps[stuck[0]]} of an episode. "
-            "End the episode at that step, or allow an action.",
-            int(stuck[0]),
-        )
-    if over is not None:
-        mask[~has_choice & over[1] & ~over[0]] = True
-
-
 def call_simulator(
     name: str, what: str, function: Callable[..., PyTree], *arguments: object
 ) -> Any:
@@ -255,7 +253,7 @@ class InProcessSimulators:
 
     def __init__(
         self,
-        make: Callable[..., Simulator],
+        make: Callable[..., Simulator | MultiAgentSimulator],
         number: int,
         layout: SimulatorSpec,
         first: int = 0,
@@ -287,7 +285,11 @@ class InProcessSimulators:
         self._current_index = 0
         self._go_on = go_on
         self._restart_timer_fn: Callable[[float | None], Any] = lambda min_seconds: None
-        self._obs_leaves, self._structure = jax.tree.flatten(layout.obs)
+        # Rows are the leaves of a `SimulatorStart`: observations, then `active` with agents.
+        self._obs_leaves = jax.tree.leaves(layout.make_start())
+        self._structure = jax.tree.structure(layout.obs)
+        self._has_agents = layout.num_agents is not None
+        self._step_fn = step_agents if self._has_agents else step_simulator
         self._mask = find_action_mask(layout)
         self._episode_steps = np.zeros(number, int)
         self._restarts = RestartLimit([1] * number, max_restarts)
@@ -299,12 +301,12 @@ class InProcessSimulators:
             raise
         self._last_rows = self._make_rows()  # last observations, kept only if max_restarts > 0
 
-    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> SimulatorStart:
         """Start episodes (see `Simulators.reset`)."""
         with enforce_timeout(
             self._timeout, lambda: self._name(self._current_index)
         ) as self._restart_timer_fn:
-            return self._structure.unflatten(self._reset(seeds, self._to_mask(where)))
+            return SimulatorStart(*self._from_rows(self._reset(seeds, self._to_mask(where))))
 
     def step(
         self,
@@ -317,8 +319,14 @@ class InProcessSimulators:
             self._timeout, lambda: self._name(self._current_index)
         ) as self._restart_timer_fn:
             step = self._step(action, seeds, self._to_mask(where))
-        unflatten = self._structure.unflatten
-        return step._replace(next_obs=unflatten(step.next_obs), obs=unflatten(step.obs))
+        obs, active = self._from_rows(step.obs)
+        return step._replace(next_obs=self._from_rows(step.next_obs)[0], obs=obs, active=active)
+
+    def _from_rows(self, rows: list[np.ndarray]) -> tuple[Observation, np.ndarray | None]:
+        """Return rows as observations, and the mask of active agents."""
+        if self._has_agents:
+            return self._structure.unflatten(rows[:-1]), rows[-1]
+        return self._structure.unflatten(rows), None
 
     def pop_restart_messages(self) -> list[str]:
         """Return the error message of each restart (see `Simulators.pop_restart_messages`)."""
@@ -335,16 +343,8 @@ class InProcessSimulators:
     def _step(
         self, action: Action, seeds: Sequence[int | None] | None, moved: np.ndarray
     ) -> SimulatorStep:
-        number = len(self._simulators)
-        step = SimulatorStep(
-            next_obs=self._make_rows(),
-            obs=self._make_rows(),
-            reward=np.zeros(number, np.float32),
-            terminated=np.zeros(number, bool),
-            truncated=np.zeros(number, bool),
-            info=np.full((number, len(self._layout.info_names)), np.nan, np.float32),
-            restarted=np.zeros(number, bool),
-        )
+        rows = self._make_rows(), self._make_rows()
+        step = self._layout.make_empty_step(len(moved), *rows)
         self._episode_steps += moved
         for index in np.flatnonzero(moved).tolist():
             try:
@@ -352,8 +352,8 @@ class InProcessSimulators:
                 self._step_one(step, index, one)
             except SimulatorError as error:
                 self._recover(step, index, error, seeds)
+        ended = self._find_ends(step, moved)
         self._finish_steps(step, moved, seeds)
-        ended = step.terminated | step.truncated
         # Before the next episodes, because a failure to start them is the first of a new series.
         self._restarts.record_success(moved & ~step.restarted, ended & ~step.restarted)
         if not np.any(ended):
@@ -370,12 +370,19 @@ class InProcessSimulators:
     def _step_one(self, step: SimulatorStep, index: int, action: Action) -> None:
         """Step one simulator."""
         names = self._layout.info_names
-        result = self._try(index, "step", _step_simulator, self._simulators[index], action, names)
+        result = self._try(index, "step", self._step_fn, self._simulators[index], action, names)
         step.reward[index] = result.reward
         step.terminated[index] = result.terminated
         step.truncated[index] = result.truncated
         step.info[index] = result.info
         self._put(step.next_obs, index, result.obs)
+
+    def _find_ends(self, step: SimulatorStep, moved: np.ndarray) -> np.ndarray:
+        """Set and return `step.ended`. The episode of agents ends when none of them is in it."""
+        if not self._has_agents:
+            return np.logical_or(step.terminated, step.truncated, out=step.ended)
+        step.ended[moved] |= ~np.any(step.next_obs[-1][moved], axis=1)
+        return step.ended
 
     def _begin_episode(
         self, rows: list[np.ndarray], index: int, seeds: Sequence[int | None] | None
@@ -394,12 +401,13 @@ class InProcessSimulators:
             try:
                 check_finite(step.next_obs, step.reward, self._name)
                 if self._mask is not None:
+                    over = (
+                        (step.ended, step.ended)
+                        if self._has_agents
+                        else (step.terminated, step.truncated)
+                    )
                     check_action_masks(
-                        step.next_obs[self._mask],
-                        moved,
-                        (step.terminated, step.truncated),
-                        self._name,
-                        self._episode_steps,
+                        step.next_obs[self._mask], moved, over, self._name, self._episode_steps
                     )
                 return
             except SimulatorError as error:
@@ -435,8 +443,9 @@ class InProcessSimulators:
         for row, last in zip(step.next_obs, self._last_rows, strict=True):
             row[index] = last[index]
         step.reward[index], step.info[index] = 0.0, np.nan
-        step.terminated[index], step.truncated[index] = False, True
-        step.restarted[index] = True
+        was_active = self._last_rows[-1][index] if self._has_agents else True
+        step.terminated[index], step.truncated[index] = np.logical_not(was_active), was_active
+        step.ended[index] = step.restarted[index] = True
 
     def _restart(
         self,
@@ -505,6 +514,8 @@ class InProcessSimulators:
             raise SimulatorError(
                 f"{self._name(index)} changed its observations: {error}"
             ) from error
+        if self._has_agents:
+            values.append(self._simulators[index].active)
         for row, leaf, value in zip(rows, self._obs_leaves, values, strict=True):
             if np.shape(value) != leaf.shape:
                 raise SimulatorError(
@@ -531,23 +542,35 @@ class InProcessSimulators:
         return f"simulator {self._first + index}"
 
 
-class _SingleStep(NamedTuple):
+class SingleStep(NamedTuple):
     """Result of one simulator's step. Missing and non-numeric info values are NaN."""
 
     obs: Any
-    reward: float
-    terminated: bool
-    truncated: bool
+    reward: float | np.ndarray
+    terminated: bool | np.ndarray
+    truncated: bool | np.ndarray
     info: list[float]
 
 
-def _step_simulator(simulator: Simulator, action: Action, names: Sequence[str]) -> _SingleStep:
+def step_simulator(simulator: Simulator, action: Action, names: Sequence[str]) -> SingleStep:
     obs, reward, terminated, truncated, info = simulator.step(action)
-    return _SingleStep(
+    return SingleStep(
         obs=obs,
         reward=to_reward(reward),
         terminated=to_flag("terminated", terminated),
         truncated=to_flag("truncated", truncated),
+        info=[_to_float(info.get(name)) for name in names],
+    )
+
+
+def step_agents(simulator: MultiAgentSimulator, action: Action, names: Sequence[str]) -> SingleStep:
+    """Step a simulator with an agent axis."""
+    obs, reward, terminated, truncated, info = simulator.step(action)
+    return SingleStep(
+        obs=obs,
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
         info=[_to_float(info.get(name)) for name in names],
     )
 

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from rollax.environments.environment import Simulator
+from rollax.environments.environment import MultiAgentSimulator, Simulator
 from rollax.errors import UsageError
 from rollax.training.simulators.restarts import RestartLimit, SimulatorError, wait_for_restart
 from rollax.training.simulators.vectorized import (
     InProcessSimulators,
     SimulatorSpec,
+    SimulatorStart,
     SimulatorStep,
 )
-from rollax.types import Action, Observation, PyTree
+from rollax.types import Action, PyTree
 
 POLL_SECONDS = 0.2  # between checks for a stop request while workers step
 CLOSE_SECONDS = 2.0  # time for workers to close their simulators before they are killed
@@ -36,7 +37,7 @@ class WorkerTask(NamedTuple):
         max_restarts: Maximum number of consecutive restarts of a simulator. 0 disables restarts.
     """
 
-    make: Callable[..., Simulator]
+    make: Callable[..., Simulator | MultiAgentSimulator]
     number: int
     layout: SimulatorSpec
     first: int
@@ -134,8 +135,8 @@ class WorkerSimulators:
         sizes = [share.stop - share.start for share in self._slices]
         self._restarts = RestartLimit(sizes, max_restarts)
         self._messages: list[str] = []
-        self._last_obs = jax.tree.map(
-            lambda leaf: np.zeros((number, *leaf.shape), leaf.dtype), layout.obs
+        self._last_start: SimulatorStart = jax.tree.map(
+            lambda leaf: np.zeros((number, *leaf.shape), leaf.dtype), layout.make_start()
         )
         # Simulators whose worker died. Their episode is truncated at their next step.
         self._lost = np.zeros(number, bool)
@@ -151,19 +152,19 @@ class WorkerSimulators:
             self.close()
             raise
 
-    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> Observation:
+    def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> SimulatorStart:
         """Start episodes (see `Simulators.reset`)."""
         begun = self._to_mask(where)
         answers, failures = self._ask(
             "reset", [(seeds[share], begun[share]) for share in self._slices]
         )
         self._lost &= ~begun
-        for index, obs in self._restart(failures, seeds).items():
-            answers[index] = obs
+        for index, start in self._restart(failures, seeds).items():
+            answers[index] = start
             self._lost[self._slices[index]] |= ~begun[self._slices[index]]
-        obs = _concatenate_results(answers)
-        self._remember(obs, begun)
-        return obs
+        start: SimulatorStart = _concatenate_results(answers)
+        self._remember(start, begun)
+        return start
 
     def step(
         self,
@@ -184,17 +185,19 @@ class WorkerSimulators:
                 for share in self._slices
             ],
         )
-        for index, obs in self._restart(failures, seeds).items():
-            answers[index] = self._make_empty_step(obs)
-            self._lost[self._slices[index]] = True
+        for index, start in self._restart(failures, seeds).items():
+            share = self._slices[index]
+            answers[index] = self._layout.make_empty_step(
+                share.stop - share.start, start.obs, start.obs, start.active
+            )
+            self._lost[share] = True
         step: SimulatorStep = _concatenate_results(answers)
         lost = self._lost & moved
         if np.any(lost):
             step = self._truncate(step, lost)
             self._lost &= ~moved
-        self._remember(step.obs, moved)
-        ended = step.terminated | step.truncated
-        self._restarts.record_success(moved & ~step.restarted, ended & ~step.restarted)
+        self._remember(SimulatorStart(step.obs, step.active), moved)
+        self._restarts.record_success(moved & ~step.restarted, step.ended & ~step.restarted)
         return step
 
     def pop_restart_messages(self) -> list[str]:
@@ -233,16 +236,16 @@ class WorkerSimulators:
 
     def _restart(
         self, failures: dict[int, SimulatorError], seeds: Sequence[int | None] | None
-    ) -> dict[int, Observation]:
+    ) -> dict[int, SimulatorStart]:
         """Replace dead workers, and start an episode in each of their simulators.
 
         Returns:
-            First observations of the episodes, keyed by index of the worker.
+            Starts of the episodes, keyed by index of the worker.
 
         Raises:
             SimulatorError: If a worker has failed too often.
         """
-        obs: dict[int, Observation] = {}
+        starts: dict[int, SimulatorStart] = {}
         while failures:
             delays = [self._restarts.record_failure(index, e) for index, e in failures.items()]
             wait_for_restart(max(delays))
@@ -257,41 +260,36 @@ class WorkerSimulators:
                 try:
                     self._receive(worker)
                     worker.send("reset", (given, None))
-                    obs[index] = self._receive(worker)
+                    starts[index] = self._receive(worker)
                 except (SimulatorError, UsageError) as error:
                     failures[index] = SimulatorError(str(error))
-        return obs
-
-    def _make_empty_step(self, obs: Observation) -> SimulatorStep:
-        """Return a step without rewards and ends of episodes."""
-        number = len(jax.tree.leaves(obs)[0])
-        no = np.zeros(number, bool)
-        info = np.full((number, len(self._layout.info_names)), np.nan, np.float32)
-        return SimulatorStep(obs, obs, np.zeros(number, np.float32), no, no, info, no)
+        return starts
 
     def _truncate(self, step: SimulatorStep, lost: np.ndarray) -> SimulatorStep:
         """Return the step with truncated episodes where simulators were lost."""
 
-        def put_last(row: np.ndarray, last: np.ndarray) -> np.ndarray:
-            return np.where(lost.reshape(-1, *[1] * (row.ndim - 1)), last, row)
+        def replace_lost(row: np.ndarray, values: np.ndarray | bool | float) -> np.ndarray:
+            return np.where(lost.reshape(-1, *[1] * (row.ndim - 1)), values, row).astype(row.dtype)
 
+        was_active = True if self._last_start.active is None else self._last_start.active
         return step._replace(
-            next_obs=jax.tree.map(put_last, step.next_obs, self._last_obs),
-            reward=np.where(lost, np.float32(0.0), step.reward),
-            terminated=step.terminated & ~lost,
-            truncated=step.truncated | lost,
-            info=np.where(lost[:, None], np.float32(np.nan), step.info),
+            next_obs=jax.tree.map(replace_lost, step.next_obs, self._last_start.obs),
+            reward=replace_lost(step.reward, 0.0),
+            terminated=replace_lost(step.terminated, np.logical_not(was_active)),
+            truncated=replace_lost(step.truncated, was_active),
+            ended=step.ended | lost,
+            info=replace_lost(step.info, np.nan),
             restarted=step.restarted | lost,
         )
 
-    def _remember(self, obs: Observation, where: np.ndarray) -> None:
+    def _remember(self, start: SimulatorStart, where: np.ndarray) -> None:
         """Store the observations of the selected simulators, if workers may restart."""
 
         def put(last: np.ndarray, row: np.ndarray) -> None:
             last[where & ~self._lost] = row[where & ~self._lost]
 
         if self._restarts.max_restarts:
-            jax.tree.map(put, self._last_obs, obs)
+            jax.tree.map(put, self._last_start, start)
 
     def _to_mask(self, where: np.ndarray | None) -> np.ndarray:
         """Return `where` as a mask, bool [E]. None selects all simulators."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, MutableSequence
 from multiprocessing.connection import Connection
 
-from rollax.environments.environment import Simulator
+from rollax.environments.environment import MultiAgentSimulator, Simulator
 from rollax.errors import UsageError
 from rollax.training.console.signals import (
     StopRequested,
@@ -34,7 +34,7 @@ class MultiprocessSimulators(WorkerSimulators):
 
     def __init__(
         self,
-        make: Callable[..., Simulator],
+        make: Callable[..., Simulator | MultiAgentSimulator],
         number: int,
         layout: SimulatorSpec,
         workers: int,

@@ -8,17 +8,19 @@ import jax
 import numpy as np
 from PIL import Image
 
-from rollax.environments.environment import Simulator
+from rollax.environments.environment import MultiAgentSimulator, Simulator
+from rollax.environments.host_environment import make_zero_observation
 from rollax.errors import UsageError
 from rollax.policy import Policy
-from rollax.spaces import make_zeros
 from rollax.training.compile.program import max_eval_steps
 from rollax.training.simulators import episodes
 from rollax.training.simulators.restarts import SimulatorError
+from rollax.training.simulators.value_checks import check_finite
 from rollax.training.simulators.vectorized import (
     call_simulator,
-    check_finite,
     enforce_timeout,
+    step_agents,
+    step_simulator,
 )
 from rollax.types import Observation
 from rollax.visualization.render.frames import Frame, RecordedEpisode, thin_frames
@@ -70,7 +72,7 @@ def record_host_episodes(
         ]
 
 
-def _make_simulator(environment: Any) -> Simulator:
+def _make_simulator(environment: Any) -> Simulator | MultiAgentSimulator:
     """Create a simulator that renders frames. Raise UsageError if the environment cannot render."""
     try:
         return environment.make_simulator(shows_frames=True)
@@ -92,16 +94,18 @@ def _not_drawable_error(environment: Any, reason: str) -> UsageError:
 
 
 def _record_episode(
-    policy: Policy, act: episodes.ActFn, simulator: Simulator, key: jax.Array, max_frames: int
+    policy: Policy, act: episodes.ActFn, simulator: Any, key: jax.Array, max_frames: int
 ) -> RecordedEpisode:
     """Record one episode until it ends or reaches the time limit of evaluations."""
-    plan = episodes.plan_episodes([key], 1)
+    plan, agents = episodes.plan_episodes([key], 1), policy.environment.num_agents
+    step_fn = step_simulator if agents is None else step_agents
 
     def add_stream_axis(tree):
         return jax.tree.map(lambda x: np.asarray(x)[None], tree)
 
     (obs,) = _call_and_check(policy, "reset", lambda: (simulator.reset(int(plan.seeds[0, 0])),))
-    carry, zero = add_stream_axis(policy.initial_carry()), np.zeros(())
+    carry, zero = add_stream_axis(policy.initial_carry()), np.zeros(agents or ())
+    reset = np.ones(zero.shape, bool)
     last = Frame(0, _read_frame(policy, simulator), obs, None, zero, zero, "")
     frames, stride = [last], 1
     for time in range(max_eval_steps(policy.environment, policy.spec)):
@@ -110,15 +114,19 @@ def _record_episode(
             policy.state,
             add_stream_axis(obs),
             carry,
-            np.full(1, time == 0),
+            reset[None],
             plan.keys[0],
             stream_time,
         )
         action = jax.tree.map(lambda x: np.asarray(x)[0], actions)
-        obs, reward, terminated, truncated, _ = _call_and_check(
-            policy, "step", lambda a=action: simulator.step(a)
-        )
-        end = "terminated" if terminated else "truncated" if truncated else ""
+        step = _call_and_check(policy, "step", lambda a=action: step_fn(simulator, a, ()))
+        obs, reward = step.obs, step.reward
+        if agents is None:
+            reset, has_ended = np.zeros((), bool), step.terminated or step.truncated
+        else:  # agents may return
+            reset = simulator.active & (step.terminated | step.truncated)
+            has_ended = not simulator.active.any()
+        end = "" if not has_ended else "terminated" if np.all(step.terminated) else "truncated"
         total = last.total + reward
         # Frames that are not shown are not rendered, because rendering takes most of the time.
         state = _read_frame(policy, simulator) if end or (time + 1) % stride == 0 else None
@@ -131,18 +139,17 @@ def _record_episode(
     return RecordedEpisode(frames if frames[-1].step == last.step else [*frames, last], stride)
 
 
-def _call_and_check(
-    policy: Policy, method: str, function: Callable[[], tuple[Any, ...]]
-) -> tuple[Any, ...]:
+def _call_and_check(policy: Policy, method: str, function: Callable[[], Any]) -> Any:
     """Call the simulator with the checks that training uses, and return its result.
 
     The first entry of the result is an observation. Raise SimulatorError if the call fails or times
     out, or if the observation is not finite or does not match the observation space.
     """
-    name = f"the simulator of {policy.environment.name}"
+    environment: Any = policy.environment
+    name = f"the simulator of {environment.name}"
     with enforce_timeout(policy.spec.options.env_timeout, lambda: name):
         result = call_simulator(name, method, function)
-    example = make_zeros(policy.environment.observation_space)
+    example = make_zero_observation(environment)
     if jax.tree.map(np.shape, result[0]) != jax.tree.map(np.shape, example):
         raise SimulatorError(
             f"{name} returned observations that do not match its observation space."
@@ -153,7 +160,7 @@ def _call_and_check(
     return result
 
 
-def _read_frame(policy: Policy, simulator: Simulator) -> np.ndarray:
+def _read_frame(policy: Policy, simulator: Simulator | MultiAgentSimulator) -> np.ndarray:
     """Return the image that the simulator renders, `[H, W, 3]` or `[H, W, 4]`.
 
     Raise UsageError if rendering fails or the result is not an image.

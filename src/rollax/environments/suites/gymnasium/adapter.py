@@ -118,17 +118,17 @@ def make_hosted_environment(
     Raises:
         UsageError: If the environment cannot be made, or violates the gymnasium API.
     """
-    environment = make_gymnasium_env(id, build, render_mode=None)
+    environment = make_suite_environment(id, build, render_mode=None)
     warned_parts: set[str] = set()
     try:
         detected, masks = simulator.inspect_environment(environment, id, layout, warned_parts)
         translation = simulator.space_conversion(environment, id, masks, layout)
-        fps = _frames_per_second(environment)
+        fps = frames_per_second(environment)
     finally:
         environment.close()
     make_simulator = functools.partial(
         simulator.make_simulator,
-        functools.partial(make_gymnasium_env, id, build),
+        functools.partial(make_suite_environment, id, build),
         id,
         limit,
         masks,
@@ -142,17 +142,17 @@ def make_hosted_environment(
     )
 
 
-def _frames_per_second(environment: SuiteEnvironment) -> int:
+def frames_per_second(environment: SuiteEnvironment) -> int:
     """Return the frame rate in the metadata of the environment, or 30 by default."""
     metadata = getattr(environment, "metadata", None) or {}
     fps = metadata.get("render_fps") or 30
     return int(fps) if isinstance(fps, int | float) else 30
 
 
-def make_gymnasium_env(
+def make_suite_environment(
     id: str, build: Callable[..., SuiteEnvironment], render_mode: str | None
 ) -> Any:
-    """Make a gymnasium environment with `build(render_mode=...)`.
+    """Make an environment of gymnasium or PettingZoo with `build(render_mode=...)`.
 
     Raises:
         UsageError: If `build` raises an exception.
@@ -182,6 +182,8 @@ def installation_hint(id: str) -> str:
     """Return a sentence with the command that installs the dependencies of an environment."""
     if ":" in id:
         return "Install the dependencies of its package."
+    if id.startswith("pettingzoo/"):
+        return f"Run: {install_command('pettingzoo')}"
     box2d = id.split("/", 1)[1].startswith(("LunarLander", "Bipedal", "CarRacing"))
     return f"Run: {install_command('box2d' if box2d else 'gymnasium')}"
 

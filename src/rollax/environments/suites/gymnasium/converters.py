@@ -145,7 +145,7 @@ def convert_action_space(name: str, space: theirs.Space) -> tuple[ActionSpace, C
     if isinstance(space, theirs.Box) and np.issubdtype(space.dtype, np.floating):
         low, high, dtype = space.low, space.high, space.dtype
         # Actions may be out of bounds after rounding to float32.
-        box = Box(_collapse_bounds(low), _collapse_bounds(high), space.shape)
+        box = Box(collapse_bounds(low), collapse_bounds(high), space.shape)
         return box, lambda value: np.clip(np.asarray(value, dtype), low, high)
     raise UsageError(
         f"{name}: the action space {_format_space(space)} has no counterpart. It must be a "
@@ -169,7 +169,25 @@ def space_conversion(
     Returns:
         The conversion. Its observation function raises UsageError for values outside of the space.
     """
-    description = f"{name}: {_format_space(observations)}"
+    convert_action = make_batch_action_fn(name, actions)
+    return make_space_conversion(
+        f"{name}: {_format_space(observations)}",
+        arrange,
+        lambda action, obs: convert_action(action),
+    )
+
+
+def make_space_conversion(
+    description: str, arrange: ConvertFn, convert_action: Callable[[Any, Any], Any]
+) -> SpaceConversion:
+    """Return a conversion that raises UsageError for observations outside of the space.
+
+    Args:
+        description: Description of the observation space.
+        arrange: Function that converts observations. It raises an exception for invalid ones.
+        convert_action: Function from actions and the observations that caused them to actions of
+            the suite.
+    """
 
     def convert_observation(value: Observation) -> Any:
         try:
@@ -177,18 +195,18 @@ def space_conversion(
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"The observation must belong to {description}.") from error
 
-    return SpaceConversion(convert_observation, _batch_action_fn(name, actions), description)
+    return SpaceConversion(convert_observation, convert_action, description)
 
 
-def _batch_action_fn(name: str, space: theirs.Space) -> ConvertFn:
+def make_batch_action_fn(name: str, space: theirs.Space) -> ConvertFn:
     """Return the function that converts single actions and batches to gymnasium actions."""
     if isinstance(space, theirs.Discrete):
         return lambda value: (value + space.start).astype(space.dtype)
     if isinstance(space, theirs.Dict):
-        parts = {key: _batch_action_fn(name, part) for key, part in space.spaces.items()}
+        parts = {key: make_batch_action_fn(name, part) for key, part in space.spaces.items()}
         return lambda value: {key: convert(value[key]) for key, convert in parts.items()}
     if isinstance(space, theirs.Tuple):
-        entries = [_batch_action_fn(name, part) for part in space.spaces]
+        entries = [make_batch_action_fn(name, part) for part in space.spaces]
         return lambda value: tuple(convert(x) for convert, x in zip(entries, value, strict=True))
     return convert_action_space(name, space)[1]
 
@@ -326,7 +344,7 @@ def _convert_box(name: str, space: theirs.Box, layout: str | None) -> tuple[Box,
     Channels of images become the last axis.
     """
     dtype = "uint8" if space.dtype == np.uint8 else "float32"
-    box = Box(_collapse_bounds(space.low), _collapse_bounds(space.high), space.shape, dtype)
+    box = Box(collapse_bounds(space.low), collapse_bounds(space.high), space.shape, dtype)
     fault = image_layouts.layout_fault(space.shape, layout)
     if fault is not None:
         raise UsageError(f"{name}: {fault}")
@@ -342,7 +360,7 @@ def _convert_box(name: str, space: theirs.Box, layout: str | None) -> tuple[Box,
         image_layouts.move_channels_last(bound, detected_layout)
         for bound in (space.low, space.high)
     )
-    converted = Box(_collapse_bounds(low), _collapse_bounds(high), low.shape, dtype)
+    converted = Box(collapse_bounds(low), collapse_bounds(high), low.shape, dtype)
     is_recognized = image_layouts.recognize_layout(converted) == "HWC"
     arrange = (
         _identity
@@ -366,7 +384,7 @@ def _make_shift_fn(start: np.ndarray | np.integer | int) -> ConvertFn:
     return (lambda value: np.asarray(value) - first) if np.any(first) else _identity
 
 
-def _collapse_bounds(bounds: np.ndarray) -> Any:
+def collapse_bounds(bounds: np.ndarray) -> Any:
     """Return one bound as a scalar if all bounds are equal, else the array of bounds."""
     first = float(np.ravel(bounds)[0]) if bounds.size else math.inf
     return first if np.all(bounds == first) else bounds

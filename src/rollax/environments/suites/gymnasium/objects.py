@@ -8,7 +8,7 @@ from typing import Any
 
 from rollax.coercion import coerce, coerce_arguments
 from rollax.environments.host_environment import HostedEnvironment
-from rollax.environments.suites.pettingzoo import PETTINGZOO_MESSAGE, is_pettingzoo
+from rollax.environments.suites.pettingzoo_detection import PETTINGZOO_MESSAGE, is_pettingzoo
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
 from rollax.runtime.numerics import standard_numerics
@@ -66,7 +66,7 @@ def from_gymnasium(
     id = name or f"own/{default.replace('/', '-').replace(':', '-')}"
     max_episode_steps = adapter.to_time_limit(id, max_episode_steps)
     build = functools.partial(_make_env, make, id)
-    environment = adapter.make_gymnasium_env(id, build, None)
+    environment = adapter.make_suite_environment(id, build, None)
     if isinstance(make, str):  # other processes may not have registered the id
         build = functools.partial(_make_env, environment.spec, id)
     known = getattr(getattr(environment, "spec", None), "max_episode_steps", None)
@@ -128,7 +128,7 @@ def _make_env(
         return gymnasium.make(
             make, disable_env_checker=True, **adapter.render_arguments(render_mode)
         )
-    environment = make(render_mode=render_mode) if _has_render_mode(make) else make()
+    environment = make(render_mode=render_mode) if accepts_render_mode(make) else make()
     if is_pettingzoo(environment):
         raise UsageError(PETTINGZOO_MESSAGE)
     if not isinstance(environment, gymnasium.Env):
@@ -139,7 +139,8 @@ def _make_env(
     return environment
 
 
-def _has_render_mode(make: Callable[..., SuiteEnvironment]) -> bool:
+def accepts_render_mode(make: Callable[..., SuiteEnvironment]) -> bool:
+    """Return whether a function or a class accepts the argument `render_mode`."""
     parameters = inspect.signature(make).parameters.values()
     return any(
         p.name == "render_mode" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters

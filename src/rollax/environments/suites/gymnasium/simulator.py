@@ -31,6 +31,27 @@ class DetectedSpaces(NamedTuple):
     info_names: tuple[str, ...]
 
 
+class CheckSchedule:
+    """Schedule of the steps whose observations are checked."""
+
+    def __init__(self) -> None:
+        # Number of checked steps, and number of steps until the next check.
+        self._num_checked, self._num_until_check = 0, 0
+
+    def is_due(self, is_strict: bool) -> bool:
+        """Return whether to check the observation of the current step.
+
+        Args:
+            is_strict: Whether the observation of every step is checked.
+        """
+        if not is_strict and self._num_until_check:
+            self._num_until_check -= 1
+            return False
+        self._num_checked += 1
+        self._num_until_check = 0 if self._num_checked < NUM_INITIAL_CHECKS else CHECK_INTERVAL
+        return True
+
+
 class GymnasiumSimulator:
     """`Simulator` that wraps a gymnasium environment."""
 
@@ -62,8 +83,7 @@ class GymnasiumSimulator:
         )
         self._check = ObservationCheck(name, environment.observation_space, warned_parts)
         self.is_strict = False  # whether the observation of every step is checked
-        # Number of checked steps, and number of steps until the next check.
-        self._num_checked, self._num_until_check = (0, 0)
+        self._schedule = CheckSchedule()
         action_space, self._convert_action_fn = converters.convert_action_space(
             name, environment.action_space
         )
@@ -93,12 +113,7 @@ class GymnasiumSimulator:
         truncated = (
             to_flag("truncated", truncated) or self._num_steps == self._time_limit
         ) and not terminated
-        is_checked = self.is_strict or self._num_until_check == 0
-        if is_checked:
-            self._num_checked += 1
-            self._num_until_check = 0 if self._num_checked < NUM_INITIAL_CHECKS else CHECK_INTERVAL
-        else:
-            self._num_until_check -= 1
+        is_checked = self._schedule.is_due(self.is_strict)
         return (
             self._observe(obs, info, is_checked, terminated or truncated),
             reward,
@@ -212,12 +227,12 @@ def inspect_environment(
     action_space, convert_fn = converters.convert_action_space(name, actions)
     check = ObservationCheck(name, declared, warned_parts)
     actions.seed(0)
-    start = _call_environment(name, "reset", lambda: environment.reset(seed=0))
+    start = call_environment(name, "reset", lambda: environment.reset(seed=0))
     if not isinstance(start, tuple) or len(start) != 2 or not isinstance(start[1], Mapping):
         raise UsageError(
             f"{name}: reset must return (observation, info), as in gymnasium 0.26 and newer."
         )
-    _run_check(name, "reset", lambda: check(start[0]))
+    run_check(name, "reset", lambda: check(start[0]))
     check.warn_about_undeclared_parts(start[0])
     parts = (
         observation_space.spaces
@@ -234,13 +249,13 @@ def inspect_environment(
         ACTION_MASK in parts and isinstance(action_space, Discrete | MultiDiscrete)
     )
     action = convert_fn(np.argmax(mask, axis=-1)) if is_legal_known else actions.sample()
-    step = _call_environment(name, "step", lambda: environment.step(action))
+    step = call_environment(name, "step", lambda: environment.step(action))
     if not isinstance(step, tuple) or len(step) != 5 or not isinstance(step[4], Mapping):
         raise UsageError(
             f"{name}: step must return (observation, reward, terminated, truncated, info), as in "
             "gymnasium 0.26 and newer."
         )
-    _run_check(name, "step", lambda: _check_step(check, step))
+    run_check(name, "step", lambda: _check_step(check, step))
     check.warn_about_undeclared_parts(step[0])
     if ACTION_MASK not in parts:
         is_last = bool(step[2] or step[3])
@@ -317,10 +332,10 @@ def _get_declared_space(environment: object, name: str, attribute: str) -> Any:
     return space
 
 
-def _run_check(name: str, method: str, function: Callable[[], None]) -> None:
+def run_check(name: str, method: str, function: Callable[[], T]) -> T:
     """Run a check and convert a SimulatorFaultError to a UsageError."""
     try:
-        function()
+        return function()
     except SimulatorFaultError as error:
         raise UsageError(f"{name}, in its {method}: {error}") from error
 
@@ -372,7 +387,8 @@ def space_conversion(
     )
 
 
-def _call_environment(name: str, method: str, function: Callable[[], T]) -> T:
+def call_environment(name: str, method: str, function: Callable[[], T]) -> T:
+    """Call a method of an environment and convert its exceptions to UsageError."""
     try:
         return function()
     except Exception as error:  # an environment may raise any exception
