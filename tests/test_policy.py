@@ -15,7 +15,7 @@ from rollax.acting.evaluation import make_evaluator
 from rollax.networks import distributions
 from rollax.networks.network import ActorCriticOutput
 from rollax.training.compile import keys
-from rollax.training.compile.program import max_eval_steps
+from rollax.training.compile.evaluators import max_eval_steps
 from rollax.training.console.messages import describe_result
 from rollax.training.result import Result
 from rollax.training.spec import make_spec

@@ -25,8 +25,8 @@ from rollax.training.callbacks.user_functions import (
     compute_custom_metrics,
 )
 from rollax.training.compile import keys, memory_estimate
-from rollax.training.compile import program as programs
 from rollax.training.compile.background import execute
+from rollax.training.compile.evaluators import max_eval_steps
 from rollax.training.elites import re_evaluation, selection
 from rollax.training.evaluation.metrics import default_metrics
 from rollax.training.evaluation.task_results import evaluate_tasks
@@ -286,7 +286,7 @@ class Policy:
         episodes = argument_validation.validate_count("episodes", episodes)
         key = keys.policy_evaluation_key(argument_validation.validate_random_key(key))
         check_user_functions(metrics=metrics)
-        steps = programs.max_eval_steps(self.environment, self.spec)
+        steps = max_eval_steps(self.environment, self.spec)
         reductions = self.spec.options.info | dict(info or {})
         greedy = self.is_greedy(greedy)
         if is_on_host(self.environment):

@@ -381,3 +381,16 @@ def _flatten_agents(
         next_obs=to_value(OBSERVATIONS, next_flat),
         reset=to_rows(reset),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDemonstrations:
+    """Demonstrations that a run learns from.
+
+    Attributes:
+        sha256: Hash of the arrays (`Demonstrations.digest`), or "" without demonstrations.
+        data: The demonstrations, or None if they are not loaded. They are not part of config.yaml.
+    """
+
+    sha256: str = ""
+    data: Demonstrations | None = dataclasses.field(default=None, compare=False, repr=False)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import jax
-import numpy as np
 
 from rollax.algorithm import Config, DerivedSettings
 from rollax.algorithms.curriculum import Curriculum
@@ -28,7 +27,7 @@ from rollax.environments import registry
 from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import EPISODE_RETURN, EvolutionConfig, Range, num_selected
 from rollax.populations.self_play import PoolConfig
-from rollax.replay.demonstrations import Demonstrations
+from rollax.replay.demonstrations import RunDemonstrations
 from rollax.training.options import RunOptions, check_evolve_options
 from rollax.training.presets import Preset, load_preset
 from rollax.training.run_folder.phases import Phase, best_phase_starts
@@ -38,23 +37,11 @@ from rollax.training.value_ranges import (
     parse_evolve_ranges,
     parse_randomized_ranges,
     parse_sweep_values,
+    to_plain_value,
 )
 from rollax.types import RunPath, SettingValues
 
 CUSTOM = "custom"  # replaces the settings of a user's network
-
-
-@dataclasses.dataclass(frozen=True)
-class RunDemonstrations:
-    """Demonstrations that a run learns from.
-
-    Attributes:
-        sha256: Hash of the arrays (`Demonstrations.digest`), or "" without demonstrations.
-        data: The demonstrations, or None if they are not loaded. They are not part of config.yaml.
-    """
-
-    sha256: str = ""
-    data: Demonstrations | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -528,39 +515,6 @@ def _check_learning_starts(spec: Spec) -> None:
                 f"learning starts after it. Raise total_steps or set config.{name} to "
                 f"{total // 10}."
             )
-
-
-def to_plain_value(name: str, value: object) -> Any:
-    """Convert a value to types that config.yaml can store. Arrays are converted to lists.
-
-    Args:
-        name: Name of the value in error messages.
-        value: Value to convert.
-
-    Returns:
-        The converted value.
-
-    Raises:
-        UsageError: If the value contains an object that cannot be stored.
-    """
-    if isinstance(value, Mapping):
-        return {
-            key: to_plain_value(f"{name}.{key}", part)
-            for key, part in coerce_dict(name, value).items()
-        }
-    if isinstance(value, list | tuple):
-        return type(value)(to_plain_value(f"{name}[{i}]", part) for i, part in enumerate(value))
-    if isinstance(value, np.generic | np.ndarray | jax.Array):
-        return value.tolist()
-    if isinstance(value, Path):
-        return str(value)
-    if not isinstance(value, str | int | float | None):
-        kind = type(value).__name__
-        raise UsageError(
-            f"{name} must be a number, a string, an array or a list of them, got "
-            f"{format_value(value)} ({kind})."
-        )
-    return value
 
 
 def with_eval_arguments(spec: Spec, eval_arguments: SettingValues) -> Spec:

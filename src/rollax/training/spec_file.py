@@ -13,6 +13,7 @@ import yaml
 from rollax.coercion import coerce, field_types, format_value
 from rollax.config import parse_yaml_values, resolve_settings, traced_field_names, validate_settings
 from rollax.errors import UnknownNameError, UsageError
+from rollax.replay.demonstrations import RunDemonstrations
 from rollax.runtime.printing import escape_control_characters, escape_to_one_line
 from rollax.training.run_folder.files import read_regular_file
 from rollax.training.run_folder.phases import parse_phases
@@ -20,7 +21,6 @@ from rollax.training.spec import (
     CUSTOM,
     MAX_FRAMES_PER_LINE,
     MAX_UPDATES_PER_LINE,
-    RunDemonstrations,
     RunOptions,
     Spec,
     check_population,

@@ -3,8 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from rollax.coercion import coerce, coerce_dict, format_value
@@ -224,3 +226,36 @@ def parse_range(value: object, min_log_ratio: float) -> Range | None:
         return Range(low, high, *(scales or [default_scale]))
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def to_plain_value(name: str, value: object) -> Any:
+    """Convert a value to types that config.yaml can store. Arrays are converted to lists.
+
+    Args:
+        name: Name of the value in error messages.
+        value: Value to convert.
+
+    Returns:
+        The converted value.
+
+    Raises:
+        UsageError: If the value contains an object that cannot be stored.
+    """
+    if isinstance(value, Mapping):
+        return {
+            key: to_plain_value(f"{name}.{key}", part)
+            for key, part in coerce_dict(name, value).items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(to_plain_value(f"{name}[{i}]", part) for i, part in enumerate(value))
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    if not isinstance(value, str | int | float | None):
+        kind = type(value).__name__
+        raise UsageError(
+            f"{name} must be a number, a string, an array or a list of them, got "
+            f"{format_value(value)} ({kind})."
+        )
+    return value

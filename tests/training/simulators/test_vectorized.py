@@ -29,8 +29,7 @@ from rollax.training.simulators.vectorized import (
     SimulatorSpec,
     SimulatorStep,
 )
-from rollax.training.simulators.worker_group import WorkerTask
-from rollax.training.simulators.workers import MultiprocessSimulators, ProcessWorker
+from rollax.training.simulators.workers import MultiprocessSimulators
 from rollax.visualization.render.render import render
 from support.counter_simulator import FULL, LIMIT, GymnasiumCounter, on_host
 from support.parallel_worlds import make_shift
@@ -254,19 +253,6 @@ def test_the_timeout_applies_to_each_simulator() -> None:
     assert InProcessSimulators(Slow, 4, layout, timeout=0.9).reset([None] * 4).obs.shape == (4, 2)
     with pytest.raises(SimulatorError, match="simulator 0 did not respond within 0.1 s"):
         InProcessSimulators(Slow, 2, layout, timeout=0.1).reset([None] * 2)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_workers_ignore_signals_while_they_start() -> None:
-    """Python would otherwise stop a process before it can ignore the signals."""
-    layout = SimulatorSpec(np.zeros(2, np.float32), ())
-    worker = ProcessWorker(WorkerTask(Slow, 1, layout, 0, 0), 60.0)
-    for _ in range(50):
-        os.kill(worker.process.pid or 0, signal.SIGINT)
-        time.sleep(0.01)
-    assert worker.receive()[0] == "done"
-    worker.close()
-    worker.join(60.0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")

@@ -290,4 +290,4 @@ def test_only_opening_a_report_uses_a_browser():
         for path in Path(rollax.__file__).parent.rglob("*.py")
         if "webbrowser" in path.read_text()
     ]
-    assert [path.name for path in sources] == ["report_command.py"]
+    assert [path.name for path in sources] == ["plot_commands.py"]

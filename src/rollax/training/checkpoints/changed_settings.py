@@ -26,8 +26,8 @@ from rollax.training.spec import (
     check_varied_settings,
     get_algorithm_entry,
     resolve_config,
-    to_plain_value,
 )
+from rollax.training.value_ranges import to_plain_value
 from rollax.types import NetworkFn, SettingValues
 
 NEW_RUN_REMEDY = "Train a new run with it (--init-from starts it from the policy of this run)"

@@ -6,7 +6,10 @@ receive. Therefore, `rollax eval RUN --seed s` shares no initial state and no no
 seed s. The constants are large, because `fold_in(key, n)` is the n-th key of a split.
 """
 
+from collections.abc import Callable, Sequence
+
 import jax
+import jax.numpy as jnp
 
 ROLLBACK_TAG = int.from_bytes(b"back")
 EVALUATION_TAG = int.from_bytes(b"eval")
@@ -56,3 +59,26 @@ def elite_evaluation_key(key: jax.Array) -> jax.Array:
 def demonstration_key(key: jax.Array) -> jax.Array:
     """Return the key for recorded episodes: `rollax.record`, `rollax record`."""
     return jax.random.fold_in(key, DEMONSTRATION_TAG)
+
+
+def stack_keys(make_key: Callable[[int], jax.Array], seeds: Sequence[int]) -> jax.Array:
+    """Return the keys of P seeds, `[P]`.
+
+    Key data is stacked, because `jax_debug_key_reuse` would count stacked keys as consumed.
+    """
+    data = [jax.random.key_data(make_key(seed)) for seed in seeds]
+    return jax.random.wrap_key_data(jnp.stack(data))
+
+
+def key_of_evaluation(key: jax.Array, updates: int, is_fresh: bool) -> jax.Array:
+    """Return the key of one evaluation, or keys `[P]` of a population.
+
+    Args:
+        key: Key of all evaluations of a run, or keys `[P]`.
+        updates: Number of updates before the evaluation.
+        is_fresh: Whether each evaluation has other episodes.
+    """
+    if not is_fresh:
+        return key
+    fold = jax.vmap(jax.random.fold_in, (0, None)) if key.ndim else jax.random.fold_in
+    return fold(key, updates)

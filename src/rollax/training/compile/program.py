@@ -15,7 +15,7 @@ import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 
-from rollax.acting.evaluation import Episodes, make_evaluator
+from rollax.acting.evaluation import Episodes
 from rollax.acting.opponent_pool import PoolRuns
 from rollax.algorithm import Algorithm, Metrics
 from rollax.environments import registry
@@ -29,6 +29,7 @@ from rollax.populations.evolution import Generation, evolve, evolving
 from rollax.populations.self_play import self_play
 from rollax.training.checkpoints import fingerprints
 from rollax.training.compile import background, cache, keys
+from rollax.training.compile.evaluators import make_run_evaluator
 from rollax.training.compile.placement import (
     JittedFunctions,
     RunFunctions,
@@ -43,7 +44,6 @@ from rollax.training.compile.varied_parameters import (
     randomize_episodes,
     with_last_parameters,
 )
-from rollax.training.options import COMPILED_EVAL_EPISODES
 from rollax.training.simulators.runner import SimulatorRunner
 from rollax.training.spec import (
     CUSTOM,
@@ -387,7 +387,7 @@ def compile_program(
         return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
 
     def evaluate(state: State, updates: int) -> Episodes:
-        key = replicate(_evaluation_key(spec, functions.eval_key, updates))
+        key = replicate(_evaluation_key(spec, functions, updates))
         return jax.device_get(background.execute(evaluate_state, state, key))
 
     def evolve_members(state: State) -> tuple[State, Generation]:
@@ -470,7 +470,7 @@ def _compile_host_program(
     training = TrainingPrograms(compile_run, lambda: evolving_members)
 
     def evaluate(state: State, updates: int) -> Episodes:
-        key = _evaluation_key(spec, functions.eval_key, updates)
+        key = _evaluation_key(spec, functions, updates)
         return acts.evaluate(state, list(key) if many else [key])
 
     def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
@@ -497,16 +497,9 @@ def _compile_host_program(
     )
 
 
-def _evaluation_key(spec: Spec, key: jax.Array, updates: int) -> jax.Array:
-    """Return the key of an evaluation, or keys [P] for a population.
-
-    All evaluations use the same key unless the option `eval_fresh` is set.
-    """
-    if not spec.options.eval_fresh:
-        return key
-    return (
-        jax.vmap(jax.random.fold_in, (0, None)) if spec.num_members > 1 else jax.random.fold_in
-    )(key, updates)
+def _evaluation_key(spec: Spec, functions: RunFunctions, updates: int) -> jax.Array:
+    """Return the key of an evaluation after some updates, or keys `[P]` for a population."""
+    return keys.key_of_evaluation(functions.eval_key, updates, spec.options.eval_fresh)
 
 
 def _compile_lowered(
@@ -517,27 +510,6 @@ def _compile_lowered(
     if wait(compiling.values(), CACHE_READ_SECONDS).not_done:
         training.make()
     return {name: program.result() for name, program in compiling.items()}
-
-
-def make_run_evaluator(
-    spec: Spec, algorithm: Algorithm, eval_environment: Environment
-) -> Callable[[Any, jax.Array], Episodes]:
-    """Return the evaluation function of one member. It maps `(state, key)` to episodes.
-
-    Args:
-        spec: Specification of the run.
-        algorithm: Algorithm of one member.
-        eval_environment: Environment of evaluations.
-    """
-    options = spec.options
-    return make_evaluator(
-        eval_environment,
-        algorithm,
-        options.eval_episodes or COMPILED_EVAL_EPISODES,
-        max_eval_steps(eval_environment, spec),
-        not options.eval_stochastic,
-        info=options.info,
-    )
 
 
 def _single_run_functions(
@@ -576,18 +548,18 @@ def population_functions(
     config = jax.tree.map(
         lambda *leaves: jnp.asarray(leaves), *(_member_config(spec, member) for member in members)
     )
-    run_key: Any = _stack_keys(keys.training_key, seeds)
+    run_key: Any = keys.stack_keys(keys.training_key, seeds)
     if spec.evolve:
         running = evolving(running, spec.evolve, spec.evolve_metric)
         evaluate = _apply_to_members(evaluate)
-        run_key = run_key, _stack_keys(keys.offspring_key, seeds)
+        run_key = run_key, keys.stack_keys(keys.offspring_key, seeds)
     shapes = jax.tree.map(lambda key: jax.ShapeDtypeStruct(key.shape, key.dtype), run_key)
     return RunFunctions(
         algorithm=running,
         evaluate=evaluate,
         config=config,
         run_key=run_key,
-        eval_key=_stack_keys(keys.evaluation_key, [_evaluation_seed(spec, s) for s in seeds]),
+        eval_key=keys.stack_keys(keys.evaluation_key, [_evaluation_seed(spec, s) for s in seeds]),
         abstract_state=jax.eval_shape(running.init, shapes, config),
     )
 
@@ -595,14 +567,6 @@ def population_functions(
 def _evaluation_seed(spec: Spec, seed: int) -> int:
     """Return the seed of the evaluations of a member, whose seed is `seed`."""
     return seed if spec.options.eval_seed is None else spec.options.eval_seed
-
-
-def _stack_keys(key: Callable[[int], jax.Array], seeds: list[int]) -> jax.Array:
-    """Return the keys of P seeds, [P].
-
-    Key data is stacked, because `jax_debug_key_reuse` would count stacked keys as consumed.
-    """
-    return jax.random.wrap_key_data(jnp.stack([jax.random.key_data(key(seed)) for seed in seeds]))
 
 
 def _apply_to_members(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -653,19 +617,6 @@ def abstract_population_state(spec: Spec, algorithm: Algorithm) -> Any:
         return jax.eval_shape(running.init, keys, config)
     running = evolving(running, spec.evolve, spec.evolve_metric)
     return jax.eval_shape(running.init, (keys, keys), config)
-
-
-def max_eval_steps(environment: Environment, spec: Spec) -> int:
-    """Return the maximum number of steps of an evaluation episode.
-
-    Args:
-        environment: Environment of evaluations.
-        spec: Specification of the run.
-
-    Returns:
-        The environment's time limit, or the option `eval_max_steps` if the time limit is None.
-    """
-    return spec.options.eval_max_steps if environment.time_limit is None else environment.time_limit
 
 
 def _member_config(spec: Spec, member: dict[str, float]) -> Any:

@@ -14,6 +14,7 @@ from rollax.errors import UsageError
 from rollax.populations.evolution import EPISODE_RETURN
 from rollax.training.compile import cache, memory_estimate
 from rollax.training.compile import program as programs
+from rollax.training.compile.evaluators import make_run_evaluator
 from rollax.training.compile.placement import make_device_mesh, mesh_context_fn, with_shardings
 from rollax.training.options import COMPILED_EVAL_EPISODES
 from rollax.training.presets import explain_preset_arguments
@@ -106,7 +107,7 @@ def _check_run(spec: Spec, environment: Environment | None, make_network: Networ
         spec, algorithm, member_state, environment, has_user_objects
     )
     memory_estimate.check_evaluation_memory(
-        programs.make_run_evaluator(spec, algorithm, eval_environment),
+        make_run_evaluator(spec, algorithm, eval_environment),
         member_state,
         eval_environment,
         spec.options.eval_episodes or COMPILED_EVAL_EPISODES,

@@ -10,13 +10,13 @@ from rollax.algorithms.replay_updates import num_filled_steps
 from rollax.coercion import coerce
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.replay.demonstrations import Demonstrations
+from rollax.replay.demonstrations import Demonstrations, RunDemonstrations
 from rollax.training.console.progress import format_bytes
 from rollax.training.datasets.demonstration_files import load_demonstrations, save_demonstrations
 from rollax.training.evaluation.metrics import format_number
 from rollax.training.run_folder.files import check_not_symlink
 from rollax.training.run_folder.layout import DEMONSTRATIONS_FILE
-from rollax.training.spec import RunDemonstrations, Spec, get_algorithm_entry
+from rollax.training.spec import Spec, get_algorithm_entry
 
 IN_MEMORY = "in memory"  # value of the option for demonstrations that were passed as an object
 

@@ -15,7 +15,7 @@ from rollax.algorithms.learning_signals import LearningSignals
 from rollax.environments.capabilities import has_closed_form
 from rollax.environments.environment import Environment
 from rollax.spaces import Box, Discrete, MultiDiscrete, Space, flatten_space, list_parts
-from rollax.training.compile import program as programs
+from rollax.training.compile.evaluators import max_eval_steps
 from rollax.training.evaluation.metrics import format_number
 from rollax.training.spec import Spec, get_algorithm_entry
 from rollax.types import MetricValues, Record
@@ -93,7 +93,7 @@ def describe_watched_run(spec: Spec, environment: Environment) -> WatchedRun:
     return WatchedRun(
         total_steps=spec.total_updates * spec.config.steps_per_update,
         num_envs=max(spec.derived_settings.num_envs, 1),
-        step_limit=programs.max_eval_steps(environment, spec),
+        step_limit=max_eval_steps(environment, spec),
         can_end_after_one_step=environment.time_limit == 1,
         can_compare_actions=not (differs or spec.options.eval_stochastic),
         has_one_agent=environment.num_agents is None,

@@ -9,7 +9,8 @@ from rollax.acting.evaluation import TRIAL_END_NAMES, make_evaluator
 from rollax.environments.capabilities import has_finite_tasks
 from rollax.environments.environment import FiniteTaskEnvironment
 from rollax.errors import UsageError
-from rollax.training.compile import background, keys, program
+from rollax.training.compile import background, keys
+from rollax.training.compile.evaluators import max_eval_steps
 
 if TYPE_CHECKING:
     import rollax.policy
@@ -46,7 +47,7 @@ def evaluate_tasks(
     task_numbers = environment.task_numbers
     total = len(task_numbers) * num_episodes
     size = min(total, MAX_PARALLEL_EPISODES)
-    steps = program.max_eval_steps(environment, policy.spec)
+    steps = max_eval_steps(environment, policy.spec)
     jitted = jax.jit(make_evaluator(environment, policy.algorithm, size, steps, greedy))
     compiled = None
     key, returns, terminated = keys.policy_evaluation_key(key), [], []

@@ -12,7 +12,7 @@ from rollax.environments.environment import MultiAgentSimulator, Simulator
 from rollax.environments.host_environment import make_zero_observation
 from rollax.errors import UsageError
 from rollax.policy import Policy
-from rollax.training.compile.program import max_eval_steps
+from rollax.training.compile.evaluators import max_eval_steps
 from rollax.training.simulators import episodes
 from rollax.training.simulators.restarts import SimulatorError
 from rollax.training.simulators.value_checks import check_finite

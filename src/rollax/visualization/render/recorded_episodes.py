@@ -16,7 +16,7 @@ from rollax.environments.wrapper import state_to_render
 from rollax.errors import UsageError
 from rollax.policy import Policy
 from rollax.training.compile import keys
-from rollax.training.compile.program import max_eval_steps
+from rollax.training.compile.evaluators import max_eval_steps
 from rollax.types import PyTree, State
 from rollax.visualization.render import host_episodes
 from rollax.visualization.render.frames import Frame, RecordedEpisode, thin_frames

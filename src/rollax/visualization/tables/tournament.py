@@ -23,7 +23,7 @@ from rollax.populations.self_play import list_seats
 from rollax.runtime.numerics import standard_numerics
 from rollax.training import user_imports
 from rollax.training.compile import cache
-from rollax.training.compile import program as programs
+from rollax.training.compile.evaluators import max_eval_steps
 from rollax.training.evaluation.aggregates import Estimate
 from rollax.training.evaluation.elo import estimate_means, estimate_win_rates, fit_elo
 from rollax.training.opponents import fit_policy, parse_run_and_checkpoint
@@ -180,7 +180,7 @@ def play_policies(
     players = [_fit_player(environment, name, policy) for name, policy in policies.items()]
     sides = np.asarray(list_seats(environment, ()))
     num_episodes = -(-games // (2 * len(sides)))
-    max_steps = programs.max_eval_steps(environment, first.spec)
+    max_steps = max_eval_steps(environment, first.spec)
 
     @functools.cache
     def compile_match(first: int, second: int) -> Callable[..., jax.Array]:
