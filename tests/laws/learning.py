@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from laws.table import BY_NAME, Row
+from laws.rows import Row
+from laws.table import BY_NAME
 from rollax import environments
 from rollax.acting.evaluation import make_policy
 from rollax.acting.streams import init_actor, unroll

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from laws.learning import mean_return, trained, values
-from laws.table import BY_NAME, ROWS, Row
+from laws.rows import Row
+from laws.table import BY_NAME, ROWS
 from rollax.environments import list_environments
 
 UPDATES = 60

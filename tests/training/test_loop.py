@@ -27,6 +27,7 @@ def test_every_line_has_the_mean_of_its_updates() -> None:
     session.spec, session.updates, session.start_time = spec, 3, 0.0
     session.recorder, session.callbacks = recorder, CallbackRunner((), print)
     session.program = SimpleNamespace(simulators=None)
+    session.monitor = SimpleNamespace(observe=lambda record: [])
     rows = Metrics({"number": np.arange(3.0, 8.0)}, EpisodeSums(*np.ones((3, 5))))
     last = loop._record_segment(session, rows, num_updates=5, speed=1.0)
     assert lines == [(40, 4, 3.0), (60, 6, 4.5), (80, 8, 6.5)]

@@ -178,7 +178,15 @@ def record_simulators(
 
     Yields:
         Each episode.
+
+    Raises:
+        UsageError: If the environment has an agent axis.
     """
+    if environment.num_agents is not None:
+        raise UsageError(
+            f"record must be used with one agent in simulators on the host, and {environment.name} "
+            f"has {environment.num_agents}. Use a compiled environment."
+        )
     plan = plan_episodes([key], num_episodes)
     with contextlib.closing(make_simulators(environment, 1, 0, timeout)) as simulators:
         for seed, episode_key in zip(plan.seeds[0], plan.keys[0], strict=True):
@@ -188,7 +196,7 @@ def record_simulators(
                 if isinstance(actor, PolicyActor)
                 else functools.partial(_call_act_fn, actor, environment, ())
             )
-            obs = jax.tree.map(lambda x: np.array(x[0]), simulators.reset([int(seed)]))
+            obs = jax.tree.map(lambda x: np.array(x[0]), simulators.reset([int(seed)]).obs)
             is_over = False
             while not is_over and len(steps) < max_steps:
                 action = choose(obs)
