@@ -276,7 +276,10 @@ def resume(
     loop.check_metrics_and_loggers(spec, metrics, run_environment, callbacks)
     _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks)
     if fork is not None:
-        folder = continue_in_new_folder(folder, stored_spec, spec, custom_environment, network)
+        stored_environment = add_opponents(stored_spec, custom_environment, policies)
+        folder = continue_in_new_folder(
+            folder, stored_spec, spec, custom_environment, network, stored_environment
+        )
     with layout.lock_run_folder(folder):
         outcome = run_in_folder(
             spec,

@@ -84,3 +84,25 @@ def test_invalid_forks_raise_usage_error(tmp_path: Path) -> None:
         fork_run(train(tmp_path / "single").folder, [0], tmp_path / "kept")
     with pytest.raises(UsageError, match="exists and is not empty"):
         fork_run(run, [0], run)
+
+
+def test_a_fork_keeps_the_opponents_of_other_runs(tmp_path: Path) -> None:
+    config = {"num_envs": 4, "num_steps": 8, "num_minibatches": 1}
+
+    def play(name: str, **options: object) -> rollax.Result:
+        options = {"eval_count": 0, "tensorboard": False, "run_dir": tmp_path / name} | options
+        return rollax.train(
+            "ppo",
+            "matrix/rock-paper-scissors",
+            total_steps=64,
+            config=config,
+            network={"hidden": (4,)},
+            options=options,
+            quiet=True,
+        )
+
+    first = play("first")
+    pool = play("pool", opponent_pool=1, opponent_pool_runs=(str(first.folder),))
+    forked = rollax.resume(pool, fork=tmp_path / "fork", total_steps=128, quiet=True)
+    assert (forked.status, forked.steps) == ("done", 128)
+    assert (tmp_path / "fork" / "opponent_pool" / "0" / "config.yaml").exists()

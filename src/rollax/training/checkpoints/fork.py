@@ -83,6 +83,7 @@ def continue_in_new_folder(
     spec: Spec,
     environment: Environment | None,
     network: NetworkFn | None,
+    old_environment: Environment | None,
 ) -> Path:
     """Create a run that continues another run with a new phase. The other run stays unchanged.
 
@@ -92,6 +93,8 @@ def continue_in_new_folder(
         spec: Specification of the new run. Its option `run_dir` is the new folder.
         environment: Environment object, or None if the environment is made from its id.
         network: Network function, or None.
+        old_environment: Environment of the run to continue, with its opponents. None if it has none
+            and the environment is made from its id.
 
     Returns:
         The new folder.
@@ -101,7 +104,7 @@ def continue_in_new_folder(
     """
     if processes.num_processes() > 1:
         raise UsageError("fork must be used in a single process. Remove --distributed.")
-    forked = _restore_state(folder, old_spec, environment, network)
+    forked = _restore_state(folder, old_spec, old_environment, network)
     fingerprint = programs.environment_fingerprint(spec, environment)
     new_folder = creation.create_run_folder(spec, fingerprint)
     copy_stored_opponents(old_spec, folder, new_folder)
