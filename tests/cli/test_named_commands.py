@@ -114,7 +114,11 @@ def test_commands_in_help_texts(
         "--env.episodes",
         "2",
     ]
-    of = {"--eval-env.episodes": "trials", "--eval-env.opponent": "games"}
+    of = {
+        "--eval-env.episodes": "trials",
+        "--eval-env.opponent": "games",
+        "cross-play": "games",
+    }
     trials, games = (
         ["rl2/XLand-MiniGrid-R1-9x9", *TRAIN[3:], *small],
         ["pgx/tic_tac_toe", *TRAIN[3:]],

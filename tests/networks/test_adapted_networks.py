@@ -206,7 +206,8 @@ DISCRETE, CONTINUOUS = "probe/action-observation", "probe/continuous"
         ("td3", CONTINUOUS, 1, 1, None, "td3 needs a critic"),
         ("dqn", DISCRETE, 2, 1, 1, "critic does not apply to networks for dqn"),
         ("dqn", CONTINUOUS, 2, 1, None, "must be Discrete"),
-        ("sac", DISCRETE, 2, 2, 3, "must be a Box of floats with finite bounds or a Ball"),
+        ("td3", DISCRETE, 2, 1, 3, "must be a Box of floats with finite bounds or a Ball"),
+        ("sac", DISCRETE, 2, 2, 3, r"policy output .*shape \(2,\), got a tuple"),
     ],
 )
 def test_networks_that_do_not_fit_are_named(

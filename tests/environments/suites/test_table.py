@@ -35,7 +35,7 @@ def test_extras_are_those_of_the_project() -> None:
 
 def test_converters_are_public() -> None:
     converters = [entry.converter for entry in SUITES.values() if entry.converter is not None]
-    assert len(converters) == 5
+    assert len(converters) == 6
     assert all(name.partition("(")[0] in rollax.__all__ for name in converters)
 
 

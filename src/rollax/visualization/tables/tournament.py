@@ -177,6 +177,11 @@ def play_policies(
     environment = first.environment
     if isinstance(environment, AgentId):  # every policy adds its own agent ids
         environment = environment.env
+    if (environment.num_agents or 1) < 2:
+        raise UsageError(
+            f"cross-play must be used with policies for two or more agents, and {environment.name} "
+            "has one. Compare their returns with rollax eval."
+        )
     players = [_fit_player(environment, name, policy) for name, policy in policies.items()]
     sides = np.asarray(list_seats(environment, ()))
     num_episodes = -(-games // (2 * len(sides)))

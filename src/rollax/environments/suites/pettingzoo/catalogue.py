@@ -66,7 +66,7 @@ SUITE = Suite(
     extra="pettingzoo",
     module="pettingzoo",
     packages=("pettingzoo", "mpe2"),
-    converter="rollax.from_pettingzoo(...)",
+    converter="from_pettingzoo(make_environment)",
     unavailable_reasons={
         **{f"atari/{name}": _ATARI for name in _ATARI_NAMES},
         **{f"classic/{name}": _TURNS for name in _TURN_NAMES},
