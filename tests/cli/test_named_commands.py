@@ -85,7 +85,8 @@ def run(rollax: Rollax, command: str) -> Any:
 def is_long(command: str) -> bool:
     """Return whether a command compiles its own programs, for up to a minute each."""
     return (
-        re.match(r"rollax (bench|train|sweep \w+ \S+ .*--trials)|.*--eval-env", command) is not None
+        re.match(r"rollax (bench|train|cross-play|sweep \w+ \S+ .*--trials)|.*--eval-env", command)
+        is not None
         and "--help" not in command
     )
 

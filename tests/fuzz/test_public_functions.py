@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = VIEWS | {
 }
 # Classes that are not called with keywords, and functions that pass further keywords to an
 # environment or to the options.
-OTHERS = ("Environment", "UsageError", "make", "resume")
+OTHERS = ("Environment", "UsageError", "from_pettingzoo", "make", "resume")
 METHODS = ("evaluate", "elite", "correct_archive", "evaluate_tasks")
 # Values that are invalid for every argument of these functions or for nearly every one.
 ODD: list[Any] = [

@@ -182,7 +182,7 @@ def test_failing_workers_report_the_cause(
         is None
     )
     (told,) = [line for line in show.lines if line.startswith("warning: ")]
-    assert "--import no_such_module: there is no such module" in told
+    assert "imports no_such_module: there is no such module" in told
 
 
 def test_modules_are_imported_by_every_worker(
