@@ -116,8 +116,9 @@ def test_the_state_has_no_replay_and_no_target_network() -> None:
     """Its fields are those that on-policy algorithms have."""
     state: Any = begun("pqn")
     assert set(state._fields) == {"key", "config", "train", "actor", "discounted_return", "updates"}
-    assert set(state.train._fields) == {"network", "optimizer", "observations", "returns", "values"}
-    assert state.train.observations is state.train.returns is state.train.values is None
+    statistics = {"observations", "returns", "values"}
+    assert set(state.train._fields) == {"network", "optimizer", "rate_scale"} | statistics
+    assert all(getattr(state.train, name) is None for name in {"rate_scale"} | statistics)
 
 
 def test_invalid_settings_are_refused() -> None:
