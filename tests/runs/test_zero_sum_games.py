@@ -103,7 +103,7 @@ def test_a_run_of_a_zero_sum_game(train, best):
     )
     warned = [line for line in show.lines if "is always 0" in line]
     assert len(warned) == (best == "return_mean") and all(
-        "--best-metric return_prey" in line for line in warned
+        "best_metric return_prey" in line for line in warned
     )
     summary, listed = result.summary(), summarize_run(result.folder)
     assert listed["best_metric"] == best and (listed["best"] is None) == (best == "return_mean")

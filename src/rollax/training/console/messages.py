@@ -1,5 +1,6 @@
 """Messages at the start and at the end of a run."""
 
+import json
 import os
 import shutil
 import sys
@@ -263,7 +264,7 @@ def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> l
         ]
     else:
         option = None if status == "stopped" else _find_remedy(status, spec)
-        keyword = "" if option is None else f", {option.name}={option.value!r}"
+        keyword = "" if option is None else f", {option.name}={json.dumps(option.value)}"
         statements = [f"rollax.resume({arguments}{keyword})"]
     passed = " and ".join(
         ["the environment"] * spec.own_environment + ["the network"] * (spec.network == CUSTOM)

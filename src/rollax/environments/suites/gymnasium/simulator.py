@@ -24,11 +24,15 @@ T = TypeVar("T")
 
 
 class DetectedSpaces(NamedTuple):
-    """Spaces of an environment, and names of the scalars in `info` after the first step."""
+    """Spaces of an environment, and names of the scalars in `info` after the first step.
+
+    `num_agents` is None, because gymnasium environments have one agent.
+    """
 
     observation_space: Space
     action_space: ActionSpace
     info_names: tuple[str, ...]
+    num_agents: None = None
 
 
 class CheckSchedule:
