@@ -253,7 +253,9 @@ def test_members(undisturbed: Path, tmp_path: Path) -> None:
     assert bits(last(many.folder)) == bits(members)
     again = train(tmp_path / "again", init_from=many, checkpoint="last", seeds=2, **frozen)
     assert bits(last(again.folder)) == bits(members)
-    with pytest.raises(rollax.UsageError, match="must have 1 or 3 members .*, got 2. Set seeds to 2"):
+    with pytest.raises(
+        rollax.UsageError, match="must have 1 or 3 members .*, got 2. Set seeds to 2"
+    ):
         train(tmp_path / "x", init_from=many, seeds=3)
 
 
