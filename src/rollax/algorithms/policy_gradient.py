@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from rollax import tree
 from rollax.acting.scoring import Scorer, ScoringOptions
@@ -263,9 +264,10 @@ def policy_gradient_variation(
         gradient = jax.grad(td3.policy_loss)(policy, critic, batch)
         return apply_gradients(optimizer, optimizer_state, policy, gradient), None
 
-    def climb(policy: Solution) -> Solution:
-        start = policy, optimizer.init(policy)
-        (child, _), _ = jax.lax.scan(step, start, jnp.arange(config.policy_updates))
-        return child
-
-    return jax.lax.cond(buffer.can_sample(replay, learner), climb, lambda policy: policy, policy)
+    can_sample = buffer.can_sample(replay, learner)
+    if not isinstance(can_sample, Tracer) and not can_sample:
+        return policy  # sampling would raise an error in code that is not compiled
+    (child, _), _ = jax.lax.scan(
+        step, (policy, optimizer.init(policy)), jnp.arange(config.policy_updates)
+    )
+    return tree.where(can_sample, child, policy)

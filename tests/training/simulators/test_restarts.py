@@ -301,6 +301,7 @@ def test_a_repeated_episode_has_a_new_seed_after_two_failures() -> None:
         reward=np.zeros(2, np.float32),
         terminated=np.zeros(2, bool),
         truncated=np.array([True, False]),
+        ended=np.array([True, False]),
         info=np.zeros((2, 0), np.float32),
         restarted=np.array([True, False]),
     )

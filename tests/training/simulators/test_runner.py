@@ -174,6 +174,7 @@ def test_options_that_require_compiled_environments() -> None:
             programs.build_algorithm_and_environment(spec, environment)[0],
             environment,
             spec.options.devices,
+            spec.acts_in_training,
         )
     with pytest.raises(UsageError, match="runs on the host"):
         environment.reset(jax.random.key(0))
