@@ -241,7 +241,8 @@ def init_state(
     if config.normalize_observations:
         observations = normalization.init_moments(make_zeros(environment.observation_space))
         if steps is not None:
-            observations = normalization.update_moments(observations, steps.obs, axes=1)
+            obs = jax.tree.map(jnp.asarray, steps.obs)
+            observations = normalization.update_moments(observations, obs, axes=1)
     train = TrainState(network, {"actor": state}, observations, None)
     return BCState(state_key, config, train, jnp.zeros((), jnp.int32))
 

@@ -322,7 +322,7 @@ def make_exploration_policy(
 
     def explore(
         agent: State, carry: ExplorationState, obs: Observation, reset: jax.Array, key: jax.Array
-    ) -> tuple[ExplorationState, Action, jax.Array]:
+    ) -> tuple[ExplorationState, Action, Action]:
         noise_key, random_key, explore_key = jax.random.split(key, 3)
         noise = (
             None

@@ -450,7 +450,7 @@ def _actor_observation_space(space: Space) -> Space:
 
 
 def critic_values(
-    critic: tuple[CriticFn, ...], obs: Observation, action: jax.Array
+    critic: tuple[CriticFn, ...], obs: Observation, action: Action
 ) -> list[jax.Array]:
     """Return the values `[B]` of a batch of observations and actions for each critic, as a list."""
     return [jax.vmap(network)(obs, action) for network in critic]

@@ -93,7 +93,7 @@ def test_a_pool_equals_a_single_simulator() -> None:
     names = environment.info_names
     assert {"reward_run", "reward_ctrl", "x_velocity"} <= set(names) and "elapsed_step" not in names
     pool, one = runner.make_simulators(environment, 1, 0, 60.0, names), environment.make_simulator()
-    np.testing.assert_array_equal(pool.reset([5])[0], one.reset(5))
+    np.testing.assert_array_equal(pool.reset([5]).obs[0], one.reset(5))
     for time in range(4):
         action = np.full(environment.action_space.shape, 0.1 * time, np.float32)
         after, alone = pool.step(action[None]), one.step(action)

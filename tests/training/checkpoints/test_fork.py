@@ -80,7 +80,7 @@ def test_invalid_forks_raise_usage_error(tmp_path: Path) -> None:
     for kept in ([], [2], [-1]):
         with pytest.raises(UsageError, match="must be from 0 to 1"):
             fork_run(run, kept, tmp_path / "kept")
-    with pytest.raises(UsageError, match="must be a sweep without evolution or custom objects"):
+    with pytest.raises(UsageError, match="must be a sweep without evolution, custom objects"):
         fork_run(train(tmp_path / "single").folder, [0], tmp_path / "kept")
     with pytest.raises(UsageError, match="exists and is not empty"):
         fork_run(run, [0], run)
