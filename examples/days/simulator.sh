@@ -15,5 +15,5 @@ rollax resume runs/plant --import plant
 rollax eval runs/plant --import plant --checkpoint best --episodes 20
 rollax plot runs/plant --import plant --only return env_restarts --out return.png
 
-# Export the policy as NumPy arrays, which need no JAX beside the plant.
+# Export the policy as NumPy arrays, which run without JAX.
 rollax export runs/plant --import plant --checkpoint best --to numpy --output policy

@@ -41,19 +41,19 @@ class CrossPlayOptions:
 
 def play(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax cross-play` and return its exit code."""
-    given = parse_options(CrossPlayOptions, arguments, "rollax cross-play")
-    if not given.runs:
+    options = parse_options(CrossPlayOptions, arguments, "rollax cross-play")
+    if not options.runs:
         raise UsageError(
             "cross-play needs one or more run folders. Run `rollax cross-play RUN --checkpoints`."
         )
-    check_seed(given.seed)
-    targets = [] if given.out is None else _list_targets(given.out, given.overwrite)
+    check_seed(options.seed)
+    targets = [] if options.out is None else _list_targets(options.out, options.overwrite)
     result = cross_play(
-        given.runs,
-        checkpoints=given.checkpoints,
-        games=given.games,
-        seed=given.seed,
-        greedy=given.greedy,
+        options.runs,
+        checkpoints=options.checkpoints,
+        games=options.games,
+        seed=options.seed,
+        greedy=options.greedy,
     )
     for table in (make_win_rate_table(result), make_elo_table(result)):
         print_line(table.to_string())

@@ -58,29 +58,29 @@ class RecordOptions:
 def record(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax record` and return its exit code."""
     rest, env = take_prefixed_options(arguments, "--env.")
-    given = parse_options(RecordOptions, rest, "rollax record")
-    check_seed(given.seed)
-    check_checkpoint_name(given.checkpoint or "")
-    if env and given.environment is None:
+    options = parse_options(RecordOptions, rest, "rollax record")
+    check_seed(options.seed)
+    check_checkpoint_name(options.checkpoint or "")
+    if env and options.environment is None:
         raise UsageError("--env.NAME requires --environment ID. Add it.")
-    folder = given.run / RECORDINGS_FOLDER
-    name = f"{given.checkpoint or 'best'}-{given.episodes}-episodes-seed-{given.seed}.npz"
-    path = given.out or folder / name
+    folder = options.run / RECORDINGS_FOLDER
+    name = f"{options.checkpoint or 'best'}-{options.episodes}-episodes-seed-{options.seed}.npz"
+    path = options.out or folder / name
     recorded = record_episodes(
-        given.run,
-        given.environment,
-        episodes=given.episodes,
+        options.run,
+        options.environment,
+        episodes=options.episodes,
         path=path,
-        checkpoint=given.checkpoint,
-        member=given.member,
+        checkpoint=options.checkpoint,
+        member=options.member,
         arguments=unwrap_single_values(env) or None,
-        greedy=not given.stochastic,
-        seed=given.seed,
-        max_steps=given.max_steps,
+        greedy=not options.stochastic,
+        seed=options.seed,
+        max_steps=options.max_steps,
     )
     returns = recorded.returns
     summary = {
-        "run": str(given.run),
+        "run": str(options.run),
         "file": str(path),
         "episodes": recorded.num_episodes,
         "steps": recorded.num_steps,
@@ -88,7 +88,7 @@ def record(arguments: list[str], shared: SharedOptions) -> int:
         "return_min": float(returns.min()),
         "return_max": float(returns.max()),
     }
-    if not given.json:
+    if not options.json:
         low, mean, high = (
             format_number(summary[f"return_{part}"]) for part in ("min", "mean", "max")
         )
@@ -97,5 +97,5 @@ def record(arguments: list[str], shared: SharedOptions) -> int:
             f"{recorded.num_episodes:,} episodes, {recorded.num_steps:,} steps, return mean {mean} "
             f"(from {low} to {high})"
         )
-    print_summary(summary, given.json)
+    print_summary(summary, options.json)
     return 0

@@ -139,10 +139,10 @@ def make_layout(
 
 
 def make_minibatch_layout(config: MinibatchConfig, num_streams: int) -> MinibatchLayout:
-    """Return the layout that divides rollouts of one parameter group into
+    """Return the layout that divides rollouts of one parameter group into minibatches.
 
     Args:
-        config: Settings with the sizes of rollouts and
+        config: Settings with the sizes of rollouts and minibatches.
         num_streams: Number of streams that share the parameters.
 
     Returns:
