@@ -269,11 +269,11 @@ def test_no_worker_remains_if_one_fails_to_start(monkeypatch: pytest.MonkeyPatch
     def fail(self: Any, worker: Any) -> None:
         raise SimulatorError("the worker process of simulators 0 did not respond")
 
-    before = multiprocessing.active_children()
+    before = set(multiprocessing.active_children())
     monkeypatch.setattr(MultiprocessSimulators, "_receive", fail)
     with pytest.raises(SimulatorError):
         runner.make_simulators(on_host(), 2, 2, 60.0)
-    assert multiprocessing.active_children() == before
+    assert set(multiprocessing.active_children()) <= before  # in any order
 
 
 LEFT = """
