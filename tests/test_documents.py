@@ -171,6 +171,19 @@ def test_examples_of_python_and_notebooks(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.quick
+def test_commands_in_pages_fit_into_their_block() -> None:
+    """A block of the site has 100 columns at a window of 1280 px; longer lines are cut off."""
+    shown = [
+        (page, line)
+        for page in PAGES
+        if not page.startswith("docs/days/")  # recorded as they were typed
+        for line in re.findall(r"^ *rollax [^\n]*$", (ROOT / page).read_text(), re.MULTILINE)
+    ]
+    assert len(shown) > 100
+    assert [(page, line) for page, line in shown if len(line) > 100] == []
+
+
+@pytest.mark.quick
 def test_imports_in_pages_exist() -> None:
     """Every name that a page imports from rollax exists."""
     shown = [
