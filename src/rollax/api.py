@@ -195,7 +195,13 @@ def train(
 @accept_result
 @user_imports.accept_trust_keyword
 @standard_numerics()
-@coerce_arguments(folder=Path, total_steps=int | None, fork=Path | None, quiet=bool)
+@coerce_arguments(
+    folder=Path,
+    total_steps=int | None,
+    fork=Path | None,
+    checkpoint=str | int | None,
+    quiet=bool,
+)
 def resume(
     folder: RunPath,
     *,
@@ -203,6 +209,7 @@ def resume(
     config: Config | SettingValues | None = None,
     arguments: SettingValues | None = None,
     fork: Path | str | None = None,
+    checkpoint: str | int | None = None,
     environment: Environment | None = None,
     network: NetworkFn | None = None,
     metrics: MetricsFn | None = None,
@@ -230,6 +237,8 @@ def resume(
             same. The best checkpoint is then selected among the evaluations of the new phase.
         fork: New folder for a run that continues this one, which stays unchanged. None continues
             the run in its folder.
+        checkpoint: Checkpoint from which the fork continues: "last", "best" or a step of the last
+            phase. None uses the newest checkpoint.
         environment: The environment, if the run was started with an environment object.
         network: The network function, if the run was started with a network function.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
@@ -266,9 +275,13 @@ def resume(
     spec = compatibility.with_resume_options(stored_spec, total_steps, changes)
     spec = changed_settings.with_changed_config(spec, config, learning_rate)
     spec = changed_settings.with_changed_arguments(spec, arguments)
-    spec = changed_settings.with_new_phase(spec, stored_spec, folder, fork)
+    start = compatibility.find_start_step(folder, stored_spec, fork, checkpoint)
+    spec = changed_settings.with_new_phase(spec, stored_spec, folder, start, fork)
     spec = read_run_demonstrations(folder, spec)
-    warnings = compatibility.check_resume(folder, spec, stored_spec, custom_environment, network)
+    fork_step = None if checkpoint is None else start
+    warnings = compatibility.check_resume(
+        folder, spec, stored_spec, custom_environment, network, fork_step
+    )
     policies = load_opponents(spec, custom_environment, network, folder)
     run_environment = add_opponents(spec, custom_environment, policies)
     changed_settings.check_changes(spec, stored_spec, run_environment, network)
@@ -278,7 +291,7 @@ def resume(
     if fork is not None:
         stored_environment = add_opponents(stored_spec, custom_environment, policies)
         folder = continue_in_new_folder(
-            folder, stored_spec, spec, custom_environment, network, stored_environment
+            folder, stored_spec, spec, custom_environment, network, stored_environment, fork_step
         )
     with layout.lock_run_folder(folder):
         outcome = run_in_folder(
