@@ -77,7 +77,7 @@ def test_a_changed_copy_is_refused(data: Path, tmp_path: Path) -> None:
     policy = rollax.load(run)
     copy.unlink()
     assert rollax.load(run).step == policy.step  # acting does not need the demonstrations
-    with pytest.raises(UsageError, match="demonstrations.npz does not exist"):
+    with pytest.raises(UsageError, match=r"demonstrations.npz does not exist.* Restore"):
         rollax.resume(run, total_steps=8 * FRAMES, show=Script())
     other = random_demonstrations(rollax.make("probe/two-steps"), (2,) * 8, seed=1)
     rollax.save_demonstrations(other, copy)

@@ -86,6 +86,11 @@ def read_run_demonstrations(folder: Path, spec: Spec) -> Spec:
         return spec
     path = folder / DEMONSTRATIONS_FILE
     check_not_symlink(path)
+    if not path.exists():
+        raise UsageError(
+            f"{path} does not exist, but the run learns from it. Restore the file, or train a new "
+            "run."
+        )
     data = load_demonstrations(path)
     if data.digest() != spec.demonstrations.sha256:
         raise UsageError(
