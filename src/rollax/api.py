@@ -23,6 +23,7 @@ from rollax.training.checkpoints.fork import continue_in_new_folder
 from rollax.training.checkpoints.warm_start import WarmStart
 from rollax.training.compile import program as programs
 from rollax.training.compile import run_check
+from rollax.training.compile.varied_parameters import check_arguments_have_effect
 from rollax.training.console.messages import describe_ignored_eval_arguments
 from rollax.training.console.progress import Display, make_display
 from rollax.training.datasets.run_demonstrations import (
@@ -171,6 +172,8 @@ def train(
     spec = programs.adapt_to_environment(spec, custom_environment)
     spec = with_demonstrations(spec, demonstrations)
     run = _validate_run(spec, custom_environment, make_network, metrics, callbacks, init_from)
+    if custom_environment is None:
+        check_arguments_have_effect(spec, arguments or {})
     _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks)
     folder = _create_run_folder(spec, custom_environment)
     with layout.lock_run_folder(folder):

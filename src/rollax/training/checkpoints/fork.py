@@ -16,7 +16,10 @@ from rollax.training.checkpoints import compatibility
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.compile import program as programs
-from rollax.training.datasets.run_demonstrations import copy_run_demonstrations
+from rollax.training.datasets.run_demonstrations import (
+    copy_run_demonstrations,
+    read_run_demonstrations,
+)
 from rollax.training.opponents import copy_stored_opponents
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
@@ -56,6 +59,7 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
             f"The settings to keep must be from 0 to {len(settings) - 1}, got "
             f"{list(kept_settings)}. Choose existing settings."
         )
+    read_run_demonstrations(folder, spec)
     step, state, scores = _restore_state(folder, spec)
     seeds = spec.options.seeds
     members = np.array([index * seeds + seed for index in kept_settings for seed in range(seeds)])
