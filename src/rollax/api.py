@@ -167,13 +167,11 @@ def train(
         randomize=randomize,
         curriculum=curriculum,
     )
-    warnings = _warn_about_eval_arguments(spec, custom_environment)
+    warnings = _check_arguments(spec, custom_environment, arguments or {})
     spec = programs.with_custom_objects(spec, custom_environment, make_network)
     spec = programs.adapt_to_environment(spec, custom_environment)
     spec = with_demonstrations(spec, demonstrations)
     run = _validate_run(spec, custom_environment, make_network, metrics, callbacks, init_from)
-    if custom_environment is None:
-        check_arguments_have_effect(spec, arguments or {})
     _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks)
     folder = _create_run_folder(spec, custom_environment)
     with layout.lock_run_folder(folder):
@@ -336,8 +334,16 @@ def _check_same_call_in_all_processes(
     processes.check_processes_match(f"{layout.spec_to_text(spec)}{passed}", spec.imports)
 
 
-def _warn_about_eval_arguments(spec: Spec, environment: Environment | None) -> list[str]:
-    """Return a warning if evaluation arguments have no effect on an environment object."""
+def _check_arguments(
+    spec: Spec, environment: Environment | None, arguments: SettingValues
+) -> list[str]:
+    """Raise UsageError for an argument that has no effect because of a curriculum.
+
+    Returns:
+        A warning if evaluation arguments have no effect on an environment object.
+    """
+    if environment is None:
+        check_arguments_have_effect(spec, arguments)
     if environment is None or not spec.eval_arguments:
         return []
     return [describe_ignored_eval_arguments(spec.environment, spec.eval_arguments)]

@@ -1,6 +1,7 @@
 """Tests of the reductions of `info` over an episode, and of results per task."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -42,10 +43,10 @@ def test_an_unknown_info_name_or_reduction_is_refused(info: dict[str, str]) -> N
         evaluated(Counting(), info=info)
 
 
-def test_a_run_stores_its_info_reductions(train: Callable) -> None:
+def test_a_run_stores_its_info_reductions(train: Callable, tmp_path: Path) -> None:
     """They apply to its evaluations and to those of its policy, unless overridden there.
 
-    Invalid ones are refused before compilation.
+    Invalid ones are refused before a folder is created.
     """
     environment = Counting()
     result = train(environment=environment, eval_info=("steps=mean", "right=last"))
@@ -59,6 +60,7 @@ def test_a_run_stores_its_info_reductions(train: Callable) -> None:
     for wrong in ("steps", "steps=most", "=sum", "length=sum"):
         with pytest.raises(UsageError, match=r"NAME=HOW|unknown number in the info"):
             train("wrong", environment=environment, eval_info=(wrong,))
+    assert not (tmp_path / "wrong").exists()
 
 
 @pytest.mark.parametrize("agents", [None, 3])

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from rollax.acting.evaluation import Episodes
-from rollax.acting.info_metrics import info_shapes
+from rollax.acting.info_metrics import info_shapes, validate_reductions
 from rollax.algorithm import Metrics
 from rollax.distributed import processes
-from rollax.environments.capabilities import capabilities
+from rollax.environments.capabilities import capabilities, is_on_host
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.training.callbacks.dispatch import NamedCallback
@@ -205,10 +205,14 @@ def check_metrics_and_loggers(
     Raises:
         UsageError: If a package is missing, or evaluations do not contain the best metric or a
             metric of `stop_when`.
+        UnknownNameError: If `eval_info` names a number that the environment does not report.
     """
     for package, project in (("wandb", spec.options.wandb), ("trackio", spec.options.trackio)):
         if project and installed_version(package) is None:
             raise missing_package_error(package)
+    evaluated = programs.evaluation_environment(spec, environment)
+    if not is_on_host(evaluated):
+        validate_reductions(evaluated, spec.options.info)
     if metric is not None:
         return
     example = _example_metrics(spec, environment)

@@ -100,6 +100,9 @@ def test_policies_and_functions_in_simulators(tmp_path: Path) -> None:
         ({"seed": -1}, "seed must be at least 0"),
         ({"arguments": {"gravity": 5}, "environment": Walk()}, "for environments made from"),
         ({"policy": "nowhere"}, "is not a run"),
+        ({"policy": lambda obs: 1 / 0, "path": "data.txt"}, "path must end in .npz"),
+        ({"policy": lambda obs: 1 / 0, "path": "/dev/null/data.npz"}, "is not a writable folder"),
+        ({"policy": lambda obs: 1 / 0, "path": "\udcff.npz"}, "path must be a path in utf-8"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:

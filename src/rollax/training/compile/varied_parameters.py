@@ -88,10 +88,11 @@ def check_arguments_have_effect(spec: Spec, names: Collection[str]) -> None:
         others = {key: value for key, value in spec.arguments.items() if key != name}
         made = [registry.make(spec.environment, **values) for values in (spec.arguments, others)]
         curriculum = Curriculum(spec.curriculum)
-        leaves, structures = zip(
-            *(jax.tree.flatten(fixed_parameters(environment, curriculum)) for environment in made),
-            strict=True,
-        )
+        try:
+            fixed = [fixed_parameters(environment, curriculum) for environment in made]
+        except UsageError:  # raised again with a remedy when the curriculum is built
+            return
+        leaves, structures = zip(*map(jax.tree.flatten, fixed), strict=True)
         if structures[0] == structures[1] and all(map(np.array_equal, *leaves)):
             raise UsageError(
                 f"the argument {name} ({format_value(spec.arguments[name])}) has no effect, "

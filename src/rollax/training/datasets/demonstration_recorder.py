@@ -30,7 +30,8 @@ from rollax.training.datasets.episode_recording import (
     record_policy,
     record_simulators,
 )
-from rollax.training.options import RunOptions
+from rollax.training.datasets.npz_files import check_new_npz
+from rollax.training.options import RunOptions, check_path
 from rollax.types import Action, Observation, Record, RunPath, SettingValues
 from rollax.version import __version__
 
@@ -88,8 +89,9 @@ def record(
     number = argument_validation.validate_count("episodes", episodes)
     if not 0 <= seed < 2**32:
         raise UsageError(f"seed must be at least 0 and less than 2^32, got {format_value(seed)}.")
-    if path is not None and Path(path).exists():
-        raise UsageError(f"{path} exists and is not overwritten. Choose another path.")
+    if path is not None:
+        check_path("path", Path(path))
+        check_new_npz(Path(path))
     cache.enable()
     actor = _load_actor(policy, checkpoint, member)
     made = _make_environment(actor, environment, arguments)

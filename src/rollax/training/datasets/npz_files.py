@@ -35,6 +35,23 @@ class NpzContent(NamedTuple):
     metadata: dict[str, Any]
 
 
+def check_new_npz(path: Path) -> None:
+    """Check that a new file can have a path, before its content is computed.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        UsageError: If the path does not end in .npz, or exists, or its folder cannot be written.
+    """
+    if path.suffix != ".npz":
+        raise UsageError(f"path must end in .npz, got {path}. Use {path.name}.npz.")
+    _check_absent(path)
+    folder = next(each for each in path.absolute().parents if each.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{path} cannot be written, because {folder} is not a writable folder.")
+
+
 def write_npz(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Path:
     """Write arrays and a JSON document to a new file.
 
@@ -49,14 +66,12 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, Any
     Raises:
         UsageError: If the file exists, or cannot be written.
     """
-    if path.suffix != ".npz":
-        raise UsageError(f"path must end in .npz, got {path}. Use {path.name}.npz.")
+    check_new_npz(path)
     document = np.frombuffer(json.dumps(metadata, sort_keys=True).encode(), np.uint8)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     named: dict[str, Any] = {METADATA: document, **arrays}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _check_absent(path)
         with unfinished.open("xb") as file:
             np.savez(file, **named)
             file.flush()

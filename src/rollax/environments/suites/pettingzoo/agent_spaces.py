@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces as theirs
 
+from rollax.environments.host_environment import SimulatorFaultError
 from rollax.environments.suites.gymnasium import converters
 from rollax.environments.suites.gymnasium.converters import ACTION_MASK, ConvertFn, Layout
 from rollax.errors import UsageError
@@ -88,6 +89,38 @@ class AgentSpaces(NamedTuple):
 def find_agent_type(name: Hashable) -> str:
     """Return the name of an agent without its number, or "agent" if it is only a number."""
     return re.sub(r"_?\d+$", "", str(name)) or "agent"
+
+
+def check_names(name: str, agents: Sequence[Hashable]) -> None:
+    """Raise UsageError if two agents of the environment `name` have the same name."""
+    repeated = [agent for agent in agents if list(agents).count(agent) > 1]
+    if repeated:
+        raise UsageError(
+            f"{name}: possible_agents must have different names, got {repeated[0]!r} "
+            f"{len(repeated)} times. Rename one of them."
+        )
+
+
+def convert_state(state: np.ndarray, last: np.ndarray | None) -> np.ndarray:
+    """Convert a global state to the dtype of observations.
+
+    Args:
+        state: Result of `state()` of an environment.
+        last: Previous result, converted, or None for the first one.
+
+    Raises:
+        SimulatorFaultError: If the state is not numeric, or its shape or dtype has changed.
+    """
+    is_numeric = state.dtype.kind in "biuf"
+    converted = state if state.dtype == np.uint8 or not is_numeric else state.astype(np.float32)
+    expected = converted if last is None else last
+    if not is_numeric or (converted.shape, converted.dtype) != (expected.shape, expected.dtype):
+        raise SimulatorFaultError(
+            f"state() must return an array of numbers with the shape {expected.shape} and the "
+            f"dtype {expected.dtype} in every step, got {state.shape} and {state.dtype}. Return "
+            "the same kind of array."
+        )
+    return converted
 
 
 def make_agent_spaces(

@@ -29,6 +29,8 @@ from rollax.environments.suites.pettingzoo.agent_spaces import (
     GLOBAL_STATE,
     AgentSpaces,
     AgentSpec,
+    check_names,
+    convert_state,
     make_agent_spaces,
 )
 from rollax.environments.suites.suite import SuiteEnvironment
@@ -90,7 +92,7 @@ class ParallelSimulator:
         self._num_steps = 0
         self._has_masks = [spec.has_mask_part for spec in self.spaces.agents]
         self._has_state: bool | None = None  # whether the environment has a method state()
-        self._state: np.ndarray | None = None  # zeros like the first result of state()
+        self._state: np.ndarray | None = None  # last result of state()
         self._active = np.zeros(number, bool)
         self._terminated, self._truncated = np.ones(number, bool), np.zeros(number, bool)
 
@@ -235,27 +237,13 @@ class ParallelSimulator:
         if self._has_state is None:
             self._has_state = _has_state(self.environment)
         if self._has_state:
-            state = self._convert_state(np.asarray(self.environment.state()))
+            state = convert_state(np.asarray(self.environment.state()), self._state)
+            self._state = state
         else:
             state = np.concatenate(
                 [np.asarray(parts[name], np.float32).ravel() for name in self.spaces.parts]
             )
         return np.broadcast_to(state, (len(self._names), *state.shape))
-
-    def _convert_state(self, state: np.ndarray) -> np.ndarray:
-        """Return the result of `state()` with the shape and the dtype of the first one."""
-        is_numeric = state.dtype.kind in "biuf"
-        converted = state if state.dtype == np.uint8 or not is_numeric else state.astype(np.float32)
-        if self._state is None:
-            self._state = np.zeros_like(converted)
-        first = self._state
-        if not is_numeric or (converted.shape, converted.dtype) != (first.shape, first.dtype):
-            raise SimulatorFaultError(
-                f"state() must return an array of numbers with the shape {first.shape} and the "
-                f"dtype {first.dtype} in every step, got {state.shape} and {state.dtype}. Return "
-                "the same kind of array."
-            )
-        return converted
 
     def _put(self, parts: dict[str, np.ndarray], index: int, obs: Observation, mask: Any) -> None:
         """Write the observation and the action mask of an agent into the rows of all agents."""
@@ -362,12 +350,7 @@ def read_agent_spaces(environment: SuiteEnvironment, settings: ParallelSettings)
             f"{name}: possible_agents must list all agents that may join an episode, got none. "
             "Set it in __init__."
         )
-    repeated = [agent for agent in agents if agents.count(agent) > 1]
-    if repeated:
-        raise UsageError(
-            f"{name}: possible_agents must have different names, got {repeated[0]!r} "
-            f"{len(repeated)} times. Rename one of them."
-        )
+    check_names(name, agents)
     spaces = [
         (
             _read_space(environment, name, "observation_space", agent),
