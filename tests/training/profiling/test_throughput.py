@@ -156,8 +156,7 @@ def test_rates_are_relative_to_one_processor(monkeypatch: pytest.MonkeyPatch) ->
         "50%",
         "3",
     )
-    monkeypatch.setattr(benching, "MATRIX_SIZE", 64)
-    monkeypatch.setattr(benching, "COPY_SIZE", 1 << 12)
+    monkeypatch.setattr(benching, "CPU_LIMIT_SIZES", benching.LimitSizes(64, 3, 1 << 12, 8))
     times = iter([(9.0, 9.0), (2.0, 4.0), (3.0, 3.0), (8.0, 2.0), (4.0, 2.0), (9.0, 1.0)])
     monkeypatch.setattr(benching, "_time_updates", lambda *_: next(times))
-    assert benching._measure_limits() == (2 * 64**3 / 2, 2 * 4 * 2**12 * 8 / 4, 2.0, 0.5)
+    assert benching.measure_limits() == (3 * 2 * 64**3 / 2, 2 * 4 * 2**12 * 8 / 4, 2.0, 0.5)
