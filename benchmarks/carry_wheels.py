@@ -1,8 +1,8 @@
-"""Collection of Python packages to carry to a machine without a network.
+r"""Collection of Python packages to carry to a machine without a network.
 
 Usage: `python benchmarks/carry_wheels.py FOLDER [PACKAGE ...] [--python 3.12]`.
 
-Downloads pure-Python wheels without their dependencies and unpacks them into FOLDER. On the other
+Downloads wheels without their dependencies and unpacks them into FOLDER. On the other
 machine, the folder needs only to be on PYTHONPATH, and nothing is installed there:
 
     PYTHONPATH=src:FOLDER python benchmarks/accelerator.py
@@ -15,9 +15,10 @@ of the other machine.
 
 Examples:
 
-    python benchmarks/carry_wheels.py carried                       # for rollax
-    python benchmarks/carry_wheels.py carried +craftax +brax        # and two suites
-    python benchmarks/carry_wheels.py peers rejax==0.1.3 gymnax==0.0.9 distrax
+    python benchmarks/carry_wheels.py carried
+    python benchmarks/carry_wheels.py carried +craftax
+    python benchmarks/carry_wheels.py peers rejax==0.1.3 gymnax==0.0.9 distrax tfp-nightly \
+        decorator gast dm-tree wrapt --platforms manylinux_2_28_x86_64 manylinux_2_17_x86_64
 """
 
 import argparse
@@ -48,7 +49,7 @@ def main() -> None:
     packages = selected(arguments.packages)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        download(packages, Path(folder), arguments.python, arguments.platform)
+        download(packages, Path(folder), arguments.python, arguments.platforms)
         wheels = sorted(Path(folder).glob("*.whl"))
         for wheel in wheels:
             unpack(wheel, arguments.folder)
@@ -66,16 +67,17 @@ def selected(names: list[str]) -> list[str]:
     return [*(replaced or MISSING), *added]
 
 
-def download(packages: list[str], folder: Path, python: str, platform: str) -> None:
+def download(packages: list[str], folder: Path, python: str, platforms: list[str]) -> None:
     """Download one wheel per package without dependencies. Exit if one cannot be downloaded."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary=:all:", "--python-version", python, "--platform", platform]
+    command += ["--only-binary=:all:", "--python-version", python]
+    command += [word for name in platforms for word in ("--platform", name)]
     command += ["--disable-pip-version-check", "--dest", str(folder), *packages]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(
             f"pip cannot download {', '.join(packages)} for Python {python}:\n{done.stderr}\n"
-            "For a compiled package, add --platform, such as manylinux_2_28_x86_64."
+            "For compiled packages, add --platforms, such as manylinux_2_28_x86_64."
         )
 
 
@@ -127,7 +129,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="folder of the unpacked packages")
     parser.add_argument("packages", nargs="*", help=f"of pip; by default {', '.join(MISSING)}")
     parser.add_argument("--python", default="3.12", help="version of Python there [3.12]")
-    parser.add_argument("--platform", default="any", help="of the wheels; any: pure Python [any]")
+    parser.add_argument(
+        "--platforms", nargs="+", default=["any"], help="of the wheels; any: pure Python [any]"
+    )
     return parser.parse_args()
 
 
