@@ -90,14 +90,12 @@ class Session:
         self.arguments, self.path, self.records = arguments, path, records
         self.deadline = time.monotonic() + arguments.limit
         self.waiting: dict[str, Child] = {}  # programs that have been started for later rows
-        self.current = ""
 
     def measure_all(self) -> None:
         """Measure the selected rows, and write a record for each of them."""
         done = {one["row"] for one in self.records if one["status"] == "measured"} - {"limits"}
         names = [name for name in self.arguments.rows if name not in done]
         for place, name in enumerate(names):
-            self.current = name
             left = self.deadline - time.monotonic()
             missing = self.find_missing(ROWS[name])
             if missing:
@@ -178,6 +176,10 @@ class Session:
         except queue.Empty:
             reason = f"ended after {limit:.0f} s"
             status = {"status": "measured" if found else "cut off", "reason": reason}
+        except Stopped as stopped:
+            status = {"status": "measured" if found else "cut off"}
+            self.write(name, status | found | {"reason": f"stopped by {stopped}"})
+            raise
         finally:
             child.end()
         return status | found | {"wall_seconds": round(time.monotonic() - started, 1)}
@@ -202,7 +204,7 @@ class Session:
             file.write(json.dumps(self.records[-1]) + "\n")
         rates = record.get("rates")
         told = f"{statistics.median(rates):,.0f}/s" if rates else record.get("reason", "")
-        print(f"{fields['title']}: {record['status']} {told}", flush=True)
+        print(f"{fields['title']}: {record['status']}{told and ', '}{told}", flush=True)
         write_report(self.records, self.path)
 
     def end(self, reason: str) -> None:
@@ -210,10 +212,9 @@ class Session:
         done = {one["row"] for one in self.records}
         for name in self.arguments.rows:
             if name not in done:
-                text = f"{reason} during this row" if name == self.current else reason
                 self.records.append(
                     {"row": name, "title": ROWS[name].title.format(size=f"{ROWS[name].size:,}")}
-                    | {"status": "not measured", "reason": text}
+                    | {"status": "not measured", "reason": reason}
                 )
         print(f"Ended before all rows were measured: {reason}")
         write_report(self.records, self.path)

@@ -154,7 +154,7 @@ def draw(records: list[Record], path: Path) -> None:
                 color = "C2" if marker == "o" else "C3"
                 right.plot(share, place, marker, color=color, label=label)
     left.set(xscale="log", xlabel="steps/s or evaluations/s")
-    left.margins(x=0.15)
+    left.margins(x=0.2)
     left.set_yticks(range(len(shown)), [one["title"] for one in shown])
     left.invert_yaxis()
     right.set(xscale="log", xlabel="share of the limit of the device")
