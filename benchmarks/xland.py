@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import turns
 import xminigrid
+from products import count_products
 from xminigrid.wrappers import GymAutoResetWrapper
 
 import rollax
@@ -183,32 +184,6 @@ def learning(state: Any, actor: Any, rollout: Any) -> Any:
     return learn(state.config, jnp.zeros(()), state.train, rollout, end, state.key)
 
 
-def products(jaxpr: Any) -> int:
-    """Return the number of floating-point operations of all matrix products in a jaxpr.
-
-    A multiplication and an addition count as two operations. The number is computed from shapes,
-    because the cost analysis of XLA counts the body of a loop only once. Products in a scan are
-    multiplied by its length, and products in loops of unknown length count once.
-    """
-    total = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            ((contracted, _), _), shape = (
-                equation.params["dimension_numbers"],
-                equation.invars[0].aval.shape,
-            )
-            total += (
-                2
-                * math.prod(equation.outvars[0].aval.shape)
-                * math.prod(shape[axis] for axis in contracted)
-            )
-        inner = [getattr(value, "jaxpr", value) for value in equation.params.values()]
-        total += equation.params.get("length", 1) * sum(
-            products(part) for part in inner if hasattr(part, "eqns")
-        )
-    return total
-
-
 def work(state: Any) -> int:
     """Return the number of floating-point operations of the matrix products in an update.
 
@@ -218,7 +193,7 @@ def work(state: Any) -> int:
     """
     actor, config = state.actor, state.config
     one = jax.tree.map(lambda x: x[0], (actor.carry, actor.obs))
-    forward = products(
+    forward = count_products(
         jax.make_jaxpr(lambda network, carry, obs: network(carry, obs))(
             state.train.network, *one
         ).jaxpr

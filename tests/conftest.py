@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -23,7 +24,6 @@ import pytest
 from jaxtyping import install_import_hook
 
 import quick_set
-import support.type_checks  # noqa: F401  the import hook finds it by name
 from counting import forget, held
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -31,9 +31,12 @@ jax.config.update("jax_debug_key_reuse", True)
 
 # Functions whose annotations describe shapes. The hook must precede the first import of rollax.
 # With ROLLAX_TEST_TYPES=1, the types of the whole package are checked at every call.
+# On accelerators, tests may run without beartype.
 if os.environ.get("ROLLAX_TEST_TYPES"):
+    import support.type_checks  # noqa: F401  the import hook finds it by name
+
     install_import_hook("rollax", "support.type_checks.check_types")
-else:
+elif find_spec("beartype"):
     install_import_hook(
         ["rollax.learning.returns", "rollax.learning.vtrace", "rollax.networks.distributions"],
         "beartype.beartype",
@@ -118,6 +121,37 @@ def double_precision() -> Iterator[None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run the quick set, or what it leaves out"
     parser.addoption("--part", choices=("quick", "rest"), default=None, help=text)
+    if not find_spec("pytest_timeout"):  # its settings in pyproject.toml would be unknown
+        for name in ("timeout", "timeout_method"):
+            parser.addini(name, "setting of pytest-timeout, which is not installed")
+
+
+def is_accelerator_run(config: pytest.Config) -> bool:
+    """Return whether only the laws for accelerators are run."""
+    return config.getoption("markexpr") == "accelerator"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With `-m accelerator`, use the default device, and compile as a run does."""
+    if not is_accelerator_run(config):
+        return
+    if os.environ["JAX_PLATFORMS"] == "cpu":
+        os.environ["JAX_PLATFORMS"] = ""
+        jax.config.update("jax_platforms", None)
+    # Processes that tests start use the same device.
+    os.environ |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+    jax.config.update("jax_disable_most_optimizations", False)
+    # Products in reduced precision would exceed the tolerances.
+    os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
+    jax.config.update("jax_default_matmul_precision", "highest")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m accelerator`, import no other test files, which may need further packages."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if is_accelerator_run(config) and is_test and "accelerator" not in collection_path.read_text():
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -154,20 +154,23 @@ def names(*families: Family) -> list[str]:
 LEARNERS = names("on-policy", "replay")
 
 
-def first(*names: str, among: list[str] = NAMES) -> list[Any]:
+def first(*names: str, among: list[str] = NAMES, accelerator: tuple[str, ...] = ()) -> list[Any]:
     """Return all rows as parameters of a test that takes seconds of compilation per row.
 
     Args:
         *names: Rows that run by default, at least one of every family in `among`. The first one is
             marked quick, and the rows that are not named are marked slow.
         among: Names of the rows.
+        accelerator: Rows that also run on accelerators, which `-m accelerator` selects.
     """
     left_out = {BY_NAME[name].family for name in among} - {BY_NAME[name].family for name in names}
     assert not left_out, (
         f"no row of {left_out} is tried unless asked for with -m slow: name one of them too"
     )
-    marks = dict.fromkeys(among, pytest.mark.slow) | dict.fromkeys(names, ())
-    marks[names[0]] = pytest.mark.quick
+    marks = {name: [] if name in names else [pytest.mark.slow] for name in among}
+    marks[names[0]].append(pytest.mark.quick)
+    for name in accelerator:
+        marks[name].append(pytest.mark.accelerator)
     return [pytest.param(name, marks=marks[name]) for name in among]
 
 

@@ -49,7 +49,10 @@ def test_every_algorithm_has_a_row() -> None:
     assert without_row([*ALGORITHMS, "new_algorithm"]) == {"new_algorithm"}
 
 
-@pytest.mark.parametrize("name", first("ppo-gru", "dqn-rainbow", "bc-gru", "map_elites"))
+@pytest.mark.parametrize(
+    "name",
+    first("ppo-gru", "dqn-rainbow", "bc-gru", "map_elites", accelerator=("ppo-gru", "map_elites")),
+)
 def test_compiled_and_interpreted_steps_are_equal(name: str) -> None:
     """Use the smallest possible update, because each operation runs separately."""
     row = BY_NAME[name]
@@ -90,7 +93,16 @@ def test_one_trace_for_all_settings_and_seeds() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", first("ppo-gru", "ppo-separate-epochs", "impala-gru", "td3", "bc-gru", *ARCHIVES)
+    "name",
+    first(
+        "ppo-gru",
+        "ppo-separate-epochs",
+        "impala-gru",
+        "td3",
+        "bc-gru",
+        *ARCHIVES,
+        accelerator=("ppo-gru", "map_elites"),
+    ),
 )
 def test_a_member_equals_the_same_run_alone(name: str) -> None:
     """Results are equal within rounding, and integers are equal.

@@ -43,6 +43,7 @@ class Command:
         quick: Whether programs are compiled as in this process, and shared with it. Otherwise
             they are compiled as those of users are.
         program: Words before those of the command line.
+        platforms: Platforms of JAX. An empty string leaves the choice to JAX.
     """
 
     def __init__(
@@ -51,8 +52,9 @@ class Command:
         cache: Path | None = None,
         quick: bool = False,
         program: Sequence[str] = ("-m", "rollax"),
+        platforms: str = "cpu",
     ) -> None:
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "JAX_PLATFORMS": platforms, "PYTHONUNBUFFERED": "1"}
         source = str(Path(__file__).parents[2] / "src")
         environment["PYTHONPATH"] = os.pathsep.join(
             [source, *filter(None, [os.environ.get("PYTHONPATH")])]

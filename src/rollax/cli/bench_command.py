@@ -131,6 +131,9 @@ def _format_result(spec: Spec, result: BenchmarkResult) -> Iterator[str]:
         f"  limits: {product} for a large matrix product {on[0]}, {copy} for a copy {on[1]}; "
         "shares are relative to one processor"
     )
+    if not result.shares:
+        yield "  parts: unknown, because the profiler of this platform recorded no operation"
+        return
     yield ""
     yield from _format_part_table(result)
 

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rollax.cli.bench_command import _format_rates
+from rollax.cli.bench_command import _format_rates, _format_result
 from rollax.scopes import profile_scope
+from rollax.training.options import RunOptions
 from rollax.training.profiling import throughput as benching
 from rollax.training.profiling.operations import PartCost, parse_operations, profile_parts
 from rollax.training.profiling.throughput import scale_costs
 from rollax.training.profiling.update_parts import UPDATE_PARTS, classify_operation
+from rollax.training.spec import make_spec
 
 SMALL = [
     "--num-envs",
@@ -77,6 +79,32 @@ def test_operations_in_loops_are_counted_repeatedly() -> None:
     )
     assert 2 * 32 * 4 <= shares["replay"].bytes <= 10 * 32 * 4
     assert list(shares) == [name for name in UPDATE_PARTS if name in shares]
+
+
+LIBRARY_PRODUCT = """\
+ENTRY %main (p: f32[64,32], q: f32[32,16]) -> f32[64,16] {
+  %p = f32[64,32]{1,0} parameter(0)
+  %q = f32[32,16]{1,0} parameter(1)
+  %gemm = (f32[64,16]{1,0}, s8[4096]{0}) custom-call(%p, %q), custom_call_target="__cublas$gemm", \
+metadata={op_name="jit(f)/rollax.policy/dot_general"}, backend_config={"gemm_backend_config":\
+{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}
+  ROOT %result = f32[64,16]{1,0} get-tuple-element(%gemm), index=0
+}
+"""
+
+
+def test_products_in_a_library_of_a_gpu_are_counted() -> None:
+    """The workspace of the library is not part of the product."""
+    cost = parse_operations(LIBRARY_PRODUCT)["gemm"]
+    assert (cost.part, cost.flops) == ("policy", 2 * 64 * 16 * 32)
+
+
+def test_a_result_without_a_profile() -> None:
+    """The parts are left out if the profiler of the platform records no operation."""
+    limits = benching.MachineLimits(1.0, 1.0, 1.0, 1.0)
+    result = benching.BenchmarkResult([1.0], 1.0, 1.0, {"xla": 1.0}, None, None, {}, limits)
+    spec = make_spec("ppo", "gymnax/CartPole-v1", None, None, None, RunOptions(), None)
+    assert "parts: unknown" in list(_format_result(spec, result))[-1]
 
 
 @pytest.mark.quick
@@ -156,8 +184,7 @@ def test_rates_are_relative_to_one_processor(monkeypatch: pytest.MonkeyPatch) ->
         "50%",
         "3",
     )
-    monkeypatch.setattr(benching, "MATRIX_SIZE", 64)
-    monkeypatch.setattr(benching, "COPY_SIZE", 1 << 12)
+    monkeypatch.setattr(benching, "CPU_LIMIT_SIZES", benching.LimitSizes(64, 3, 1 << 12, 8))
     times = iter([(9.0, 9.0), (2.0, 4.0), (3.0, 3.0), (8.0, 2.0), (4.0, 2.0), (9.0, 1.0)])
     monkeypatch.setattr(benching, "_time_updates", lambda *_: next(times))
-    assert benching._measure_limits() == (2 * 64**3 / 2, 2 * 4 * 2**12 * 8 / 4, 2.0, 0.5)
+    assert benching.measure_limits() == (3 * 2 * 64**3 / 2, 2 * 4 * 2**12 * 8 / 4, 2.0, 0.5)

@@ -384,7 +384,7 @@ def compile_program(
     def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
         training.make()
         state, metrics = background.execute(training.run, state, np.int32(num_updates))
-        return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
+        return state, _first_rows(metrics, num_updates)
 
     def evaluate(state: State, updates: int) -> Episodes:
         key = replicate(_evaluation_key(spec, functions, updates))
@@ -407,6 +407,14 @@ def compile_program(
         training=training,
         mesh=compiled.mesh,
     )
+
+
+def _first_rows(metrics: Metrics, num_updates: int) -> Metrics:
+    """Return the metrics of the first updates as NumPy arrays.
+
+    All arrays are requested from the device before the first one is awaited.
+    """
+    return jax.tree.map(lambda rows: rows[:num_updates], jax.device_get(metrics))
 
 
 def _segment_capacity(spec: Spec) -> int:
@@ -478,7 +486,7 @@ def _compile_host_program(
         if spec.acts_in_training:
             return acts.advance(state, num_updates)
         state, metrics = background.execute(training.run, state, np.int32(num_updates))
-        return state, jax.tree.map(lambda rows: np.asarray(rows)[:num_updates], metrics)
+        return state, _first_rows(metrics, num_updates)
 
     init = functools.partial(background.execute, begin, functions.run_key, functions.config)
     return Program(

@@ -28,6 +28,9 @@ _CALLEE_PATTERN = re.compile(rf"(?:calls|to_apply|body|condition)={_NAME_PATTERN
 _OP_NAME_PATTERN = re.compile(r'op_name="([^"]*)"')
 _SHAPE_PATTERN = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
 _CONTRACTING_DIMS_PATTERN = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
+# Products in libraries of GPUs are custom calls, which return the result and a workspace.
+_LIBRARY_PRODUCT_PATTERN = re.compile(r'custom_call_target="__cublas')
+_LIBRARY_CONTRACTING_DIMS_PATTERN = re.compile(r'"lhs_contracting_dimensions":\[([\d,"]*)\]')
 _SLICE_OPCODES = {"dynamic-slice", "dynamic-update-slice", "gather", "scatter", "slice"}
 _ZERO_COST_OPCODES = {
     "while",
@@ -249,25 +252,26 @@ def _find_fusion_root(fused: Sequence[_Instruction]) -> _Instruction:
 
 def _count_flops(line: _Instruction, lines: dict[str, _Instruction]) -> float:
     """Return two FLOPs per multiplication of a matrix product or convolution, otherwise 0."""
-    if (
-        line.opcode not in ("dot", "convolution")
-        or not line.operands
-        or line.operands[0] not in lines
-    ):
+    is_library_product = line.opcode == "custom-call" and bool(
+        _LIBRARY_PRODUCT_PATTERN.search(line.attributes_text)
+    )
+    is_product = line.opcode in ("dot", "convolution") or is_library_product
+    if not is_product or not line.operands or line.operands[0] not in lines:
         return 0.0
-    result = sum(math.prod(sizes) for _, sizes in _parse_shapes(line.shape))
+    result = math.prod(next(_parse_shapes(line.shape))[1])
     if line.opcode == "convolution":
         (_, kernel), (_, out) = (
             next(_parse_shapes(lines[line.operands[1]].shape)),
             next(_parse_shapes(line.shape)),
         )
         return 2.0 * result * math.prod(kernel) / max(1, out[-1])
+    pattern = _LIBRARY_CONTRACTING_DIMS_PATTERN if is_library_product else _CONTRACTING_DIMS_PATTERN
     (_, left), contracted = (
         next(_parse_shapes(lines[line.operands[0]].shape)),
-        _CONTRACTING_DIMS_PATTERN.search(line.attributes_text),
+        pattern.search(line.attributes_text),
     )
-    inner = [left[int(axis)] for axis in contracted[1].split(",") if axis] if contracted else []
-    return 2.0 * result * math.prod(inner)
+    axes = contracted[1].replace('"', "").split(",") if contracted else []
+    return 2.0 * result * math.prod(left[int(axis)] for axis in axes if axis)
 
 
 def profile_parts(

@@ -1,5 +1,6 @@
 """Benchmark of training speed and profile of an update."""
 
+import functools
 import resource
 import statistics
 import sys
@@ -27,15 +28,35 @@ from rollax.types import PyTree, State
 ROUND_SECONDS = 1.0  # approximate duration of one measurement
 MAX_PROFILED_OPERATIONS = 300_000  # a profile has one record per operation
 MAX_PROFILE_SECONDS = 0.3
-# Rows of the large matrices, elements of the copied array, and number of copies.
-MATRIX_SIZE, COPY_SIZE, NUM_COPIES = (2048, 1 << 26, 8)
+
+
+class LimitSizes(NamedTuple):
+    """Sizes of the programs that measure the peak rates of a machine.
+
+    Attributes:
+        matrix_rows: Rows of the large square matrices.
+        num_products: Number of consecutive products in one call.
+        copied_elements: Elements of the copied array.
+        num_copies: Number of consecutive copies in one call.
+    """
+
+    matrix_rows: int
+    num_products: int
+    copied_elements: int
+    num_copies: int
+
+
+CPU_LIMIT_SIZES = LimitSizes(2048, 1, 1 << 26, 8)
+# One product of the size above takes less time on an accelerator than the start of the call.
+ACCELERATOR_LIMIT_SIZES = LimitSizes(8192, 8, 1 << 27, 32)
 
 
 class MachineLimits(NamedTuple):
     """Measured peak rates of this machine.
 
     Attributes:
-        product_flops: FLOP/s of a product of two large float32 matrices.
+        product_flops: FLOP/s of products of large matrices, by default float32 in the default
+            precision of JAX (TF32 on recent GPUs).
         copy_bytes: Bytes per second that copying a large array reads and writes.
         product_processors: Number of processors that the matrix product kept busy: processor time
             divided by wall time, or 1 on accelerators.
@@ -53,7 +74,8 @@ class BenchmarkResult(NamedTuple):
 
     `shares` contains the costs of one update, with seconds summed over all threads. The profiler
     slows operations down. On a CPU, the seconds are therefore scaled so that their sum is the
-    processor time of an update without the profiler.
+    processor time of an update without the profiler. `shares` is empty if the profiler of the
+    platform records no operation, for example without permission to read counters of a GPU.
 
     Attributes:
         steps_per_second: Environment steps per second in each round.
@@ -93,6 +115,46 @@ def run_benchmark(spec: Spec, rounds: int, notify_fn: Callable[[str], None]) -> 
         UsageError: If the environment is a host simulator, or the run is invalid (see
             `rollax.training.compile.run_check.check_run`).
     """
+    updates = time_updates(spec, rounds, notify_fn)
+    notify_fn("profiling")
+    return make_result(updates, profile_update(updates), measure_limits())
+
+
+class TimedUpdates(NamedTuple):
+    """Compiled training program whose updates have been timed.
+
+    Attributes:
+        program: Compiled program.
+        state: List with the newest state as its only element, because `program` donates states.
+        steps_per_update: Environment steps of one update of all members.
+        num_updates: Number of updates in each round.
+        rounds: Wall time and processor time of each round in seconds.
+        init_seconds: Wall time of the initialization of all members.
+        memory_used: Increase in bytes of the peak memory, or None if unknown.
+    """
+
+    program: programs.Program
+    state: list[State]
+    steps_per_update: int
+    num_updates: int
+    rounds: list[tuple[float, float]]
+    init_seconds: float
+    memory_used: int | None
+
+    def advance(self, num_updates: int) -> None:
+        """Run a number of updates in as few calls as possible."""
+        while num_updates > 0:
+            count = min(num_updates, self.program.capacity)
+            self.state[0], _ = self.program.advance(self.state[0], count)
+            num_updates -= count
+
+
+def time_updates(spec: Spec, rounds: int, notify_fn: Callable[[str], None]) -> TimedUpdates:
+    """Compile and time the updates of a run after a warm-up. The arguments are `run_benchmark`'s.
+
+    Raises:
+        UsageError: As `run_benchmark`.
+    """
     cache.disable()
     spec = programs.adapt_to_environment(spec)
     if is_on_host(programs.make_environment(spec)):
@@ -105,39 +167,72 @@ def run_benchmark(spec: Spec, rounds: int, notify_fn: Callable[[str], None]) -> 
     notify_fn("compiling")
     program = programs.compile_program(spec, should_evaluate=False)
     program.training.make()
-    memory_before = _peak_memory_bytes()
+    memory_before, started = _peak_memory_bytes(), time.perf_counter()
     state = [program.init()]
-
-    def advance(updates: int) -> None:
-        while updates > 0:
-            num_updates = min(updates, program.capacity)
-            state[0], _ = program.advance(state[0], num_updates)
-            updates -= num_updates
-
-    advance(_num_warmup_updates(spec))
-    num_updates = _choose_num_updates(advance)
+    updates = TimedUpdates(
+        program=program,
+        state=state,
+        steps_per_update=spec.config.steps_per_update * spec.num_members,
+        num_updates=1,
+        rounds=[],
+        init_seconds=time.perf_counter() - started,
+        memory_used=None,
+    )
+    updates.advance(_num_warmup_updates(spec))
+    num_updates = _choose_num_updates(updates.advance)
     notify_fn(f"measuring {rounds} rounds of {num_updates} updates")
-    measured = [_time_updates(advance, num_updates) for _ in range(rounds)]
-    steps = num_updates * spec.config.steps_per_update * spec.num_members
+    measured = [_time_updates(updates.advance, num_updates) for _ in range(rounds)]
     memory_after = _peak_memory_bytes()
-    notify_fn("profiling")
-    shares = _profile_update(
-        lambda updates: _run_updates(program, state, updates),
-        parse_operations(program.training.run.as_text()),
-        program,
+    return updates._replace(
+        num_updates=num_updates,
+        rounds=measured,
+        memory_used=None
+        if memory_before is None or memory_after is None
+        else memory_after - memory_before,
     )
-    wall, processor = (statistics.median(times) for times in zip(*measured, strict=True))
-    is_cpu = jax.devices()[0].platform == "cpu"
+
+
+def profile_update(updates: TimedUpdates) -> dict[str, PartCost]:
+    """Return the cost of each phase of an update, or nothing if the profiler records nothing."""
+    program = updates.program
+    try:
+        shares = _profile_update(
+            lambda count: _run_updates(program, updates.state, count),
+            parse_operations(program.training.run.as_text()),
+            program,
+        )
+    except UsageError:
+        return {}
+    if jax.devices()[0].platform != "cpu":
+        return shares
+    _, processor = _median_round(updates)
+    return scale_costs(shares, processor / updates.num_updates)
+
+
+def make_result(
+    updates: TimedUpdates, shares: dict[str, PartCost], limits: MachineLimits
+) -> BenchmarkResult:
+    """Summarize timed updates, the costs of their parts, and the peak rates of the machine."""
+    steps, (wall, processor) = (
+        updates.num_updates * updates.steps_per_update,
+        _median_round(updates),
+    )
     return BenchmarkResult(
-        [steps / seconds for seconds, _ in measured],
-        processor / steps * 1e6,
-        wall / num_updates,
-        program.training.phase_seconds,
-        program.training.memory_bytes,
-        None if memory_before is None or memory_after is None else memory_after - memory_before,
-        scale_costs(shares, processor / num_updates) if is_cpu else shares,
-        _measure_limits(),
+        steps_per_second=[steps / seconds for seconds, _ in updates.rounds],
+        processor_seconds=processor / steps * 1e6,
+        update_seconds=wall / updates.num_updates,
+        compile_seconds=updates.program.training.phase_seconds,
+        memory_predicted=updates.program.training.memory_bytes,
+        memory_used=updates.memory_used,
+        shares=shares,
+        limits=limits,
     )
+
+
+def _median_round(updates: TimedUpdates) -> tuple[float, float]:
+    """Return the median wall time and the median processor time of the rounds in seconds."""
+    wall, processor = (statistics.median(times) for times in zip(*updates.rounds, strict=True))
+    return wall, processor
 
 
 def _num_warmup_updates(spec: Spec) -> int:
@@ -223,22 +318,39 @@ def _peak_memory_bytes() -> int | None:
     return None if known is None else known.get("peak_bytes_in_use")
 
 
-def _measure_limits() -> MachineLimits:
-    square, row = jnp.ones((MATRIX_SIZE, MATRIX_SIZE)), jnp.ones(COPY_SIZE)
+def measure_limits(precision: str = "float32") -> MachineLimits:
+    """Measure the peak rates of the first device.
+
+    Args:
+        precision: Dtype of the matrices, such as "bfloat16".
+
+    Returns:
+        The peak rates.
+    """
+    is_cpu = jax.devices()[0].platform == "cpu"
+    sizes = CPU_LIMIT_SIZES if is_cpu else ACCELERATOR_LIMIT_SIZES
+    # Random numbers, because products of constants use less power and run faster on some devices.
+    square = jax.random.normal(jax.random.key(0), (sizes.matrix_rows,) * 2, precision)
+    factor, row = square / sizes.matrix_rows**0.5, jnp.ones(sizes.copied_elements)
+
+    def multiply(factor: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, sizes.num_products, lambda _, x: x @ factor, x)
+
+    def copy(x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, sizes.num_copies, lambda _, x: x + 1, x)
+
     product_seconds, product_processor_seconds = _time_fastest_call(
-        jax.jit(lambda x: x @ x), square
+        functools.partial(jax.jit(multiply), factor), square
     )
-    copy_seconds, copy_processor_seconds = _time_fastest_call(
-        jax.jit(lambda x: jax.lax.fori_loop(0, NUM_COPIES, lambda _, x: x + 1, x)), row
-    )
+    copy_seconds, copy_processor_seconds = _time_fastest_call(jax.jit(copy), row)
     num_processors = (
         (product_processor_seconds / product_seconds, copy_processor_seconds / copy_seconds)
-        if jax.devices()[0].platform == "cpu"
+        if is_cpu
         else (1.0, 1.0)
     )
     return MachineLimits(
-        2.0 * MATRIX_SIZE**3 / product_seconds,
-        2.0 * row.nbytes * NUM_COPIES / copy_seconds,
+        2.0 * sizes.matrix_rows**3 * sizes.num_products / product_seconds,
+        2.0 * row.nbytes * sizes.num_copies / copy_seconds,
         *num_processors,
     )
 
