@@ -318,22 +318,21 @@ def learn(
         are means over all minibatches.
     """
     # Lambda-returns: R_t = r_t + gamma ((1 - lambda) max Q(s_(t+1)) + lambda R_(t+1))
-    train, reward, discounted_return = train_state.scale_rewards(
-        train, rollout, end.discounted_return, config.gamma
-    )
+    scaled = train_state.scale_rewards(train, rollout, end.discounted_return, config.gamma)
+    train = train._replace(returns=scaled.moments)
     network = make_epsilon_greedy_network(config, progress, train)
-    advantage, target = estimate_advantages(
-        network, rollout, reward, end.carry, config.gamma, config.q_lambda
+    estimates = estimate_advantages(
+        network, rollout, scaled.reward, end.carry, config.gamma, config.q_lambda
     )
 
     # Learn from shuffled minibatches of sequences.
-    layout = minibatches.make_minibatch_layout(config, reward.shape[1])
+    layout = minibatches.make_minibatch_layout(config, rollout.reward.shape[1])
     batch = PQNBatch(
         carry=memory_windows.carries_at_sequence_starts(rollout.carry, config.sequence_length),
         obs=rollout.obs,
         reset=rollout.reset,
         action=rollout.extras.raw_action,
-        target=target,
+        target=estimates.target,
         mask=rollout.mask,
     )
     rows, transformations = minibatches.to_rows(batch, layout), make_optimizers(config, progress)
@@ -355,8 +354,14 @@ def learn(
     orders = jax.vmap(lambda key: minibatches.shuffle_rows(key, layout))(epoch_keys)
     train, metrics = jax.lax.scan(gradient_step, train, orders.reshape(-1, *orders.shape[2:]))
     metrics = jax.tree.map(jnp.mean, metrics)
-    train, metrics, finite = finish_update(
-        config, progress, train, rollout, advantage, target, metrics, rollout.extras.selected_q
-    )
     metrics["epsilon"] = epsilon_schedule(config, progress)
-    return LearnResult(train, discounted_return, metrics, finite)
+    return finish_update(
+        config=config,
+        progress=progress,
+        train=train,
+        rollout=rollout,
+        estimates=estimates,
+        discounted_return=scaled.discounted_return,
+        metrics=metrics,
+        prediction=rollout.extras.selected_q,
+    )
