@@ -150,11 +150,7 @@ def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
         return {name: jax.ShapeDtypeStruct((), jnp.float32) for name in environment.info_names}
 
     def info(keys: jax.Array) -> dict[str, jax.Array]:
-        action = make_zeros(environment.action_space)
-        if environment.num_agents is not None:
-            action = jax.tree.map(
-                lambda x: jnp.broadcast_to(x, (environment.num_agents, *x.shape)), action
-            )
+        action = make_zeros(environment.action_space, environment.num_agents)
         return trace_once(environment, "step")(
             keys[0], trace_once(environment, "reset")(keys[1])[0], action
         ).info

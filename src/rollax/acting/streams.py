@@ -27,11 +27,11 @@ from rollax.environments.capabilities import (
     is_on_host,
 )
 from rollax.environments.environment import Environment, Transition
-from rollax.environments.host_environment import make_zero_observation
 from rollax.environments.reset_pool import ResetPool, init_reset_pool, refill_reset_pool
 from rollax.environments.trace_cache import trace_once
 from rollax.networks import memory_windows
 from rollax.scopes import profile_scope
+from rollax.spaces import make_zeros
 from rollax.types import Carry, Observation, PyTree, State
 
 # (carry, obs, reset, key) -> (carry, action, extras) in one environment. If `reset`, bool [], is
@@ -190,7 +190,7 @@ def init_actor(environment: Environment, key: jax.Array, num_envs: int, carry: C
         The actor state, with a reset pool unless the environment is a simulator on the host.
     """
     if is_on_host(environment):
-        zeros = make_zero_observation(environment)
+        zeros = make_zeros(environment.observation_space, environment.num_agents)
         obs = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), zeros)
         actor = make_actor(environment, (), obs, carry)
         return actor._replace(reset=jnp.ones_like(actor.episode_length, bool))

@@ -13,7 +13,6 @@ final observations within a trajectory use the memory stored during the rollout.
 docs/algorithms/impala.md has the equations.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Literal
 
@@ -24,7 +23,6 @@ from rollax import tree
 from rollax.acting import parameter_sharing
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
-from rollax.algorithms.network_checks import check_actor_critic
 from rollax.algorithms.on_policy import LearnResult, RolloutEnd, finish_update, on_policy
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
@@ -39,6 +37,7 @@ from rollax.learning.returns import (
 from rollax.learning.train_state import TrainState
 from rollax.learning.vtrace import vtrace
 from rollax.networks import memory_windows
+from rollax.networks.interop.network_checks import check_actor_critic
 from rollax.networks.network import Network, evaluate_actions
 from rollax.types import Carry
 
@@ -333,7 +332,7 @@ def learn(
         config, network, data, rollout.extras.value, same_policy, end.carry
     )
     layout = make_minibatch_layout(config, num_streams=rollout.reward.shape[1])
-    shuffle, weights = sample_trajectories(
+    shuffle, weights = priorities.sample_trajectories(
         config, progress, estimates.advantage, rollout.mask, layout
     )
 
@@ -359,39 +358,3 @@ def learn(
     return finish_update(
         config, progress, train, rollout, estimates, scaled.discounted_return, metrics
     )
-
-
-def sample_trajectories(
-    config: ImpalaConfig,
-    progress: jax.Array,
-    advantage: jax.Array,
-    mask: jax.Array | None,
-    layout: minibatches.MinibatchLayout,
-) -> tuple[Callable[..., jax.Array], jax.Array]:
-    """Return a function that samples the trajectories of an epoch, and their importance weights.
-
-    If `config.prioritized` is false, every trajectory is used once per epoch with weight 1.
-
-    Args:
-        config: Settings of the algorithm.
-        progress: Completed fraction of training, from 0 to 1.
-        advantage: Advantages of the rollout, `[T, S]`.
-        mask: Samples of active agents, bool `[T, S]`, or None for all samples.
-        layout: Layout of the rollout for minibatches.
-
-    Returns:
-        Function `(key, layout)` that returns row indices in the format of
-        `minibatches.shuffle_rows`, and the weight of each trajectory, `[rows, groups, 1,
-        block_size]`.
-    """
-    if not config.prioritized:
-        return minibatches.shuffle_rows, jnp.ones(
-            (layout.rows, layout.groups, 1, layout.block_size)
-        )
-    priority, size = priorities.trajectory_priorities(advantage, mask, layout)
-    beta = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(
-        progress, 0.0, 1.0
-    )
-    weight = priorities.importance_weights(priority, config.priority_exponent, beta, size)
-    shuffle = functools.partial(priorities.sample_rows, priority, config.priority_exponent)
-    return shuffle, jnp.expand_dims(weight, (1, 2, 3))

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from rollax.acting import parameter_sharing
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
-from rollax.algorithms.network_checks import check_actor_critic
 from rollax.algorithms.on_policy import LearnResult, RolloutEnd, finish_update, on_policy
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
@@ -30,6 +29,7 @@ from rollax.learning.optimizers import AdaptiveScheduleName, OptimizerName, line
 from rollax.learning.returns import AdvantageEstimates, add_values, estimate_advantages
 from rollax.learning.train_state import TrainState
 from rollax.networks import memory_windows
+from rollax.networks.interop.network_checks import check_actor_critic
 from rollax.networks.network import Network, evaluate_actions
 from rollax.types import Carry, Observation
 

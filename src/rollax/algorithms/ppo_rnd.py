@@ -21,7 +21,6 @@ from rollax.acting import parameter_sharing
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
 from rollax.algorithms import ppo
-from rollax.algorithms.network_checks import check_actor_critic
 from rollax.algorithms.on_policy import (
     LearnResult,
     OnPolicyState,
@@ -34,6 +33,7 @@ from rollax.learning import minibatches, normalization, train_state
 from rollax.learning import novelty as novelties
 from rollax.learning.novelty import NoveltyState
 from rollax.learning.train_state import TrainState
+from rollax.networks.interop.network_checks import check_actor_critic
 from rollax.networks.network import Network
 
 

@@ -13,6 +13,7 @@ import optax
 from rollax import tree
 from rollax.acting.exploration import normalize_action
 from rollax.acting.streams import Experience
+from rollax.action_spaces import make_normalized_zeros
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.learning import normalization
@@ -23,7 +24,6 @@ from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, ReplayBuffer, ReplayStep
 from rollax.scopes import profile_scope
-from rollax.spaces import make_normalized_zeros
 from rollax.types import Carry, Observation, Parameters, Scalar, Settings, State
 
 

@@ -28,8 +28,8 @@ import optax
 
 from rollax import tree
 from rollax.acting.exploration import sample_normal
+from rollax.action_spaces import discrete_sizes, make_normalized_zeros
 from rollax.algorithm import Algorithm
-from rollax.algorithms.network_checks import check_stochastic_actor_critics
 from rollax.algorithms.off_policy import off_policy
 from rollax.algorithms.replay_updates import (
     AgentFns,
@@ -49,10 +49,11 @@ from rollax.learning.policy_values import (
 from rollax.learning.train_state import apply_gradients
 from rollax.networks.critics import ActorCritics, CriticFn, split_action
 from rollax.networks.distributions import transform_noise
+from rollax.networks.interop.network_checks import check_stochastic_actor_critics
 from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
-from rollax.spaces import ActionSpace, discrete_sizes, make_normalized_zeros
+from rollax.spaces import ActionSpace
 from rollax.types import Action, Carry, Flag, Observation, Parameters, PyTree, Scalar, State
 
 SampleFn = Callable[[Any, Observation, PyTree], PolicySample]

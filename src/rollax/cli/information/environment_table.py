@@ -15,17 +15,7 @@ from rollax.environments.suites.suite import Suite
 from rollax.environments.suites.table import SUITES, missing_python_version
 from rollax.networks.observation_encoding import describe_observation
 from rollax.runtime.installation import install_command
-from rollax.spaces import (
-    Ball,
-    Box,
-    Dict,
-    Discrete,
-    Grid,
-    MultiDiscrete,
-    Space,
-    Tuple,
-    list_parts,
-)
+from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space, Tuple, list_parts
 from rollax.training.presets import list_tuned_algorithms
 from rollax.types import Record
 

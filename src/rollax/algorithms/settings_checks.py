@@ -1,0 +1,32 @@
+"""Checks of the settings of an algorithm together with those of its network."""
+
+from rollax.errors import UsageError
+from rollax.types import Settings
+
+
+def accept_any_settings(config: Settings, network: Settings) -> None:
+    """Accept any combination of settings. The `init` of the algorithm validates them."""
+
+
+def check_sequence_length(config: Settings, network: Settings) -> None:
+    """Raise UsageError if the network has memory and `config.sequence_length` is 1."""
+    if network.core != "none" and network.core_size >= 1 and config.sequence_length == 1:
+        raise UsageError(
+            f"config.sequence_length must be greater than 1 with network.core {network.core!r}, "
+            f"got 1. Set it to {config.num_steps} (num_steps) or a divisor of num_steps."
+        )
+
+
+def check_actor_critic_settings(config: Settings, network: Settings) -> None:
+    """Raise UsageError if settings for a separate critic are used with a shared network.
+
+    Also raise it if the network has memory and `sequence_length` is 1, so that it would learn from
+    single steps.
+    """
+    check_sequence_length(config, network)
+    given = [name for name in ("critic_epochs", "critic_learning_rate") if getattr(config, name)]
+    if network.shared and given:
+        raise UsageError(
+            f"network.shared uses one optimizer for actor and critic, so config.{given[0]} "
+            f"({getattr(config, given[0])}) has no effect. Remove one of the two."
+        )
