@@ -355,13 +355,7 @@ def learn(
     train, metrics = jax.lax.scan(gradient_step, train, orders.reshape(-1, *orders.shape[2:]))
     metrics = jax.tree.map(jnp.mean, metrics)
     metrics["epsilon"] = epsilon_schedule(config, progress)
+    prediction = rollout.extras.selected_q
     return finish_update(
-        config=config,
-        progress=progress,
-        train=train,
-        rollout=rollout,
-        estimates=estimates,
-        discounted_return=scaled.discounted_return,
-        metrics=metrics,
-        prediction=rollout.extras.selected_q,
+        config, progress, train, rollout, estimates, scaled.discounted_return, metrics, prediction
     )

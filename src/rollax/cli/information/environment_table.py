@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from rollax import environments
-from rollax.acting.info_metrics import info_shapes
+from rollax.acting.episode_metrics import info_shapes
 from rollax.cli.parsing.help import format_default
 from rollax.environments import registry
 from rollax.environments.capabilities import capabilities

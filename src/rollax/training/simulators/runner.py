@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.acting.episode_metrics import validate_reductions
 from rollax.acting.evaluation import Episodes
-from rollax.acting.info_metrics import validate_reductions
 from rollax.algorithm import Algorithm, Metrics
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment, HostEnvironment
