@@ -212,6 +212,11 @@ def init_groups(agent_groups: AgentGroups, function: Callable[..., PyTree], key:
     return by_group
 
 
+def split_key(agent_groups: AgentGroups, key: jax.Array) -> Any:
+    """Return one random key for each set of parameters."""
+    return init_groups(agent_groups, lambda group_key: group_key, key)
+
+
 def split_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> Any:
     """Split values along the stream axis into one entry per group.
 

@@ -94,7 +94,7 @@ class UpdateKeys(NamedTuple):
 
 
 class RolloutEnd(NamedTuple):
-    """Values at the start or end of a rollout, in the streams of one set of parameters, `[S, ...]`.
+    """Values around a rollout that `learn` needs, in the streams of one set of parameters.
 
     Attributes:
         carry: Memory of the policy after the last step.
@@ -197,7 +197,9 @@ def learn_by_group(
     config, actor = state.config, rollout.actor
     groups = parameter_sharing.make_agent_groups(environment, config.sharing)
     end = RolloutEnd(
-        *flatten_streams(environment, (actor.carry, actor.obs, actor.agent_done)),
+        carry=flatten_streams(environment, actor.carry),
+        obs=flatten_streams(environment, actor.obs),
+        agent_done=flatten_streams(environment, actor.agent_done),
         discounted_return=state.discounted_return,
     )
     progress = state.updates / config.total_updates
@@ -207,7 +209,7 @@ def learn_by_group(
         state.train,
         parameter_sharing.split_groups(groups, rollout.experience, axis=1),
         parameter_sharing.split_groups(groups, end),
-        parameter_sharing.init_groups(groups, lambda key: key, keys.learn),
+        parameter_sharing.split_key(groups, keys.learn),
     )
     result = parameter_sharing.collect_fields(groups, results)
 
@@ -294,7 +296,6 @@ def on_policy(
         The algorithm. Its config must have the settings `num_envs`, `num_steps`, `sharing`,
         `normalize_observations`, `normalize_rewards` and `total_updates`.
     """
-
     init = functools.partial(
         init_state, environment, network, make_optimizers, make_train, make_layout
     )

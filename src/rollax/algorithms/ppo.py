@@ -167,7 +167,7 @@ def loss(
     Args:
         network: Actor-critic network.
         observations: Observation statistics, or None if observations are not normalized.
-        data: Minibatch of B sequences of L steps, `[L, B, ...]`.
+        data: Minibatch of B sequences of L steps, `[L, B, ...]`. Its carry is `[1, B, ...]`.
         config: Settings of the algorithm.
         entropy_coefficient: Weight of the entropy bonus at the current progress (c2).
 
@@ -175,7 +175,8 @@ def loss(
         The loss, and its terms and diagnostics as scalar metrics keyed by name.
     """
     network = train_state.add_normalization(network, observations)
-    _, output = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
+    first_carry = jax.tree.map(lambda x: x[0], data.carry)
+    _, output = network.unroll(first_carry, data.obs, data.reset)
     log_prob, entropy = evaluate_actions(output.policy, data.raw_action)
     log_ratio = losses.log_probability_ratio(log_prob, data.log_prob)
     value_clip = config.value_clip if config.clip_values else None
