@@ -262,11 +262,12 @@ def make_episode_runner(
                 rows=rows,
             )
 
-        def record_step() -> PyTree:
-            _, (experience, _) = step_episodes(environment, policy, playing, keys)
-            return record(experience)
-
-        row = () if record is None else jax.eval_shape(record_step)
+        row: Any = ()
+        if record is not None:
+            _, (experience, _) = jax.eval_shape(
+                lambda: step_episodes(environment, policy, playing, keys)
+            )
+            row = jax.eval_shape(record, experience)
         start = EpisodeLoop(
             time=jnp.zeros((), jnp.int32),
             playing=playing,
