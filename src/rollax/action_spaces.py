@@ -84,6 +84,7 @@ def make_normalized_zeros(space: Space) -> Any:
 def discrete_sizes(space: Space) -> tuple[int, ...]:
     """Return the number of choices of each discrete variable of an action, in the order of parts.
 
+    >>> from rollax.spaces import Tuple
     >>> discrete_sizes(Tuple((Discrete(4), Box(0.0, 1.0, (2,)), MultiDiscrete((2, 3)))))
     (4, 2, 3)
 
