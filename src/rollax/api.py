@@ -22,6 +22,7 @@ from rollax.training.checkpoints.fork import continue_in_new_folder
 from rollax.training.checkpoints.warm_start import WarmStart
 from rollax.training.compile import program as programs
 from rollax.training.compile import run_check
+from rollax.training.compile.varied_parameters import check_arguments_have_effect
 from rollax.training.console.messages import describe_ignored_eval_arguments
 from rollax.training.console.progress import Display, make_display
 from rollax.training.datasets.run_demonstrations import (
@@ -172,6 +173,8 @@ def train(
     spec = programs.adapt_to_environment(spec, custom_environment)
     spec = with_demonstrations(spec, demonstrations)
     run = _validate_run(spec, custom_environment, make_network, metrics, callbacks, init_from)
+    if custom_environment is None:
+        check_arguments_have_effect(spec, arguments or {})
     _check_same_call_in_all_processes(spec, metrics, stop_fn, callbacks)
     folder = _create_run_folder(spec, custom_environment)
     with layout.lock_run_folder(folder):
@@ -196,7 +199,13 @@ def train(
 @accept_result
 @user_imports.accept_trust_keyword
 @standard_numerics()
-@coerce_arguments(folder=Path, total_steps=int | None, fork=Path | None, quiet=bool)
+@coerce_arguments(
+    folder=Path,
+    total_steps=int | None,
+    fork=Path | None,
+    checkpoint=str | int | None,
+    quiet=bool,
+)
 def resume(
     folder: RunPath,
     *,
@@ -204,6 +213,7 @@ def resume(
     config: Config | SettingValues | None = None,
     arguments: SettingValues | None = None,
     fork: Path | str | None = None,
+    checkpoint: str | int | None = None,
     environment: Environment | None = None,
     network: NetworkFn | None = None,
     metrics: MetricsFn | None = None,
@@ -231,6 +241,8 @@ def resume(
             same. The best checkpoint is then selected among the evaluations of the new phase.
         fork: New folder for a run that continues this one, which stays unchanged. None continues
             the run in its folder.
+        checkpoint: Checkpoint from which the fork continues: "last", "best" or a step of the last
+            phase. None uses the newest checkpoint.
         environment: The environment, if the run was started with an environment object.
         network: The network function, if the run was started with a network function.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
@@ -267,9 +279,13 @@ def resume(
     spec = compatibility.with_resume_options(stored_spec, total_steps, changes)
     spec = changed_settings.with_changed_config(spec, config, learning_rate)
     spec = changed_settings.with_changed_arguments(spec, arguments)
-    spec = changed_settings.with_new_phase(spec, stored_spec, folder, fork)
+    start = compatibility.find_start_step(folder, stored_spec, fork, checkpoint)
+    spec = changed_settings.with_new_phase(spec, stored_spec, folder, start, fork)
     spec = read_run_demonstrations(folder, spec)
-    warnings = compatibility.check_resume(folder, spec, stored_spec, custom_environment, network)
+    fork_step = None if checkpoint is None else start
+    warnings = compatibility.check_resume(
+        folder, spec, stored_spec, custom_environment, network, fork_step
+    )
     policies = load_opponents(spec, custom_environment, network, folder)
     run_environment = add_opponents(spec, custom_environment, policies)
     changed_settings.check_changes(spec, stored_spec, run_environment, network)
@@ -279,7 +295,7 @@ def resume(
     if fork is not None:
         stored_environment = add_opponents(stored_spec, custom_environment, policies)
         folder = continue_in_new_folder(
-            folder, stored_spec, spec, custom_environment, network, stored_environment
+            folder, stored_spec, spec, custom_environment, network, stored_environment, fork_step
         )
     with layout.lock_run_folder(folder):
         outcome = run_in_folder(

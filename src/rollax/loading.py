@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -17,7 +17,6 @@ from rollax.populations.self_play import list_versions
 from rollax.runtime.numerics import standard_numerics
 from rollax.training import argument_validation, user_imports
 from rollax.training.checkpoints import compatibility, warm_start
-from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.checkpoints.warm_start import SourceParts, WarmStart
 from rollax.training.compile import program as programs
@@ -299,23 +298,9 @@ def _restore(folder: Path, run: _OpenRun, checkpoint: str | int) -> _Restored:
         else programs.abstract_population_state(run.spec, run.algorithm)
     )
     with compatibility.open_checkpoints(folder, run.spec) as checkpoints:
-        which = _parse_checkpoint(checkpoint, checkpoints)
+        which = compatibility.parse_checkpoint(checkpoint, checkpoints)
         step, state, warnings = checkpoints.restore(which, abstract_state)
         return _Restored(step, state, warnings, checkpoints.summary(step).scores)
-
-
-def _parse_checkpoint(
-    checkpoint: str | int, checkpoints: Checkpoints
-) -> Literal["last", "best"] | int:
-    """Convert a checkpoint argument to "last", "best" or a step. Raise UsageError if invalid."""
-    if checkpoint == "last" or checkpoint == "best":
-        return checkpoint
-    if not str(checkpoint).isdecimal():
-        raise UsageError(
-            f"checkpoint ({checkpoint}) must be last, best or one of the steps "
-            f"{checkpoints.steps()}."
-        )
-    return int(checkpoint)
 
 
 def load_opponents(

@@ -90,6 +90,17 @@ def test_gradients_are_those_of_the_closed_form() -> None:
     assert np.allclose(linear_projection(jnp.asarray([6.0, 0.0])), [5.12 / 6, 0.0])
 
 
+@pytest.mark.parametrize("angle", [0.5, 2.0, -1.0])
+def test_gradients_of_the_arm_are_finite_at_equal_angles(angle: float) -> None:
+    """The standard deviation of equal angles is 0, where its square root has no derivative."""
+    world = make("task/arm", joints=3)
+    gradients = jax.jacobian(world.score)(jnp.full(3, angle))
+    np.testing.assert_array_equal(gradients[0], np.zeros(3))
+    assert np.isfinite(gradients[1]).all()
+    fitness, _ = world.score(jnp.asarray([0.0, 0.5, 1.0]))
+    assert fitness == pytest.approx(-np.std([0.0, 0.5, 1.0]))
+
+
 def test_the_arm_fills_reachable_cells() -> None:
     """No cell outside of the disc of radius 1/2 has an elite, and most cells inside have one."""
     world = make("task/arm")

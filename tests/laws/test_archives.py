@@ -89,6 +89,11 @@ def test_merging_a_single_archive_changes_nothing(policy: rollax.Policy, tmp_pat
     assert_same(policy, rollax.load(tmp_path / "merged"))
 
 
+def test_merging_an_archive_with_itself_changes_nothing(policy: rollax.Policy) -> None:
+    """Elites that several archives share count once."""
+    assert_same(policy, rollax.merge_archives([policy, policy]))
+
+
 def test_re_evaluation_without_noise_changes_nothing(policy: rollax.Policy) -> None:
     numbers, corrected = policy.correct_archive(2, jax.random.key(0))
     assert_same(policy, corrected, 1e-5)

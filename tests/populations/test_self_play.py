@@ -203,6 +203,8 @@ def test_a_run_resumes_bit_for_bit(tmp_path: Path) -> None:
         ("matrix/rock-paper-scissors", {"opponent_pool_types": ("playr",)}, "did you mean player"),
         ("matrix/rock-paper-scissors", {"opponent_pool_types": ("player",)}, "must leave an agent"),
         ("matrix/rock-paper-scissors", {"opponent_pool_power": 3.0}, "has no effect with"),
+        ("matrix/rock-paper-scissors", {"opponent_pool_fraction": 0.0}, "must be greater than 0"),
+        ("matrix/rock-paper-scissors", {"opponent_pool_every": 10**6}, "must be less than the"),
         ("matrix/rock-paper-scissors", {"opponent_pool": 0}, "no effect without a pool"),
     ],
 )

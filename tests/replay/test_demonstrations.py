@@ -7,7 +7,7 @@ import pytest
 
 from laws.walk import Walk
 from rollax import Demonstrations, UsageError, make
-from rollax.spaces import Box, Dict, Discrete, Tuple
+from rollax.spaces import Ball, Box, Dict, Discrete, Tuple
 from support.demonstrations import random_demonstrations
 
 
@@ -28,6 +28,13 @@ def changed(**arrays: Any) -> dict[str, Any]:
         (changed(observations=np.full((18, 3), np.nan)), "must be finite"),
         (changed(observations=np.array(["a"] * 18)), "must be an array of numbers"),
         (changed(terminated=np.zeros((18, 2), bool)), "must have the shape of rewards"),
+        (changed(terminated=np.full(18, 0.5)), "terminated must be 0 or 1, got float64"),
+        (changed(truncated=np.full(18, -1)), "truncated must be 0 or 1, got int64"),
+        (changed(rewards=np.full(18, 1e300)), "rewards must be float32 values"),
+        (
+            changed(episode_lengths=np.array([5.5, 1, 4, 6, 2])),
+            "episode_lengths must be int64 values, got float64 values from 1 to 6",
+        ),
         (changed(terminated=np.ones(18, bool)), "Step 0 is marked as the end of an episode"),
     ],
 )
@@ -122,3 +129,32 @@ def test_actions_out_of_bounds_are_refused(values: np.ndarray) -> None:
         Demonstrations(changed(actions=values)).to_steps(
             env.observation_space, env.action_space, None
         )
+
+
+@pytest.mark.parametrize(
+    ("values", "space", "message"),
+    [
+        (300, Box(0, 255, (2,), "uint8"), "observations must be uint8 values, got int64"),
+        (-1.0, Box(0, 255, (2,), "uint8"), "observations must be uint8 values, got float64"),
+        (1e300, Box(-1e30, 1e30, (2,)), "observations must be float32 values"),
+        (7, Box(0, 1, (2,), "bool"), "observations must be 0 or 1"),
+    ],
+)
+def test_observations_are_not_changed_without_an_error(
+    values: float, space: Box, message: str
+) -> None:
+    """No value overflows in the dtype of the space."""
+    data = Demonstrations(
+        changed(
+            observations=np.full((18, 2), values), final_observations=np.zeros((5, 2), np.uint8)
+        )
+    )
+    with pytest.raises(UsageError, match=message):
+        data.to_steps(space, Walk().action_space, None)
+
+
+def test_actions_outside_of_a_ball_are_refused() -> None:
+    data = Demonstrations(changed(actions=np.full((18, 2), 0.8)))
+    with pytest.raises(UsageError, match="norm of actions must be within Ball"):
+        data.to_steps(Walk().observation_space, Ball(2), None)
+    data.to_steps(Walk().observation_space, Ball(2, radius=1.2), None)

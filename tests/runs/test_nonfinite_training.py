@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import rollax
+from rollax.environments.closed_form import Task
+from rollax.spaces import Box
 from rollax.training.checkpoints.store import Checkpoints
 from support.runs import FRAMES, Bad, Script, evaluations, metrics, newest, whole_state
 
@@ -74,6 +76,27 @@ def test_a_large_learning_rate_is_named_as_the_cause(train: Callable) -> None:
     assert result.exit_code == 3
     assert "try a smaller learning rate" in show.text
     assert all_finite(whole_state(result.folder))
+
+
+def test_only_settings_of_the_algorithm_are_suggested(tmp_path: Path) -> None:
+    """Algorithms with an archive have neither losses nor parameters that a gradient trains."""
+    space = Box(-1.0, 1.0, (2,))
+
+    def score(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return -jnp.sqrt(jnp.sum(x * 0.0)), x  # its gradient is NaN
+
+    show = Script()
+    result = rollax.train(
+        "omg_mega",
+        Task("own/nan-gradient", score, space, space),
+        config={"batch_size": 4, "num_iterations": 2, "grid": (3, 3)},
+        total_steps=32,
+        options={"eval_count": 0, "tensorboard": False, "run_dir": tmp_path / "run"},
+        show=show,
+    )
+    assert result.status == "nonfinite"
+    assert "check that the task and its gradients are finite" in show.text
+    assert "max_grad_norm" not in show.text and "gradient_sigma" in show.text
 
 
 @pytest.mark.parametrize(

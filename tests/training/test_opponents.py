@@ -1,6 +1,7 @@
 """Tests of agents that follow the policy of another run instead of learning."""
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,27 @@ def test_no_folder_is_copied_that_is_not_of_an_opponent(
     copy_opponents(tmp_path / "run", spec, RunOpponents({"predator": load(received)}))
     assert (tmp_path / "run" / "opponents" / "predator" / "checkpoints").is_dir()
     assert not list((tmp_path / "run").rglob("precious"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and pipes are of POSIX")
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_odd_files_among_stored_opponents(
+    kind: str, hunts: dict[str, Path], tmp_path: Path
+) -> None:
+    """They are refused before a new run folder is created, by a fork and by another run."""
+    received = shutil.copytree(hunts["prey"], tmp_path / "received")
+    odd = received / "opponents" / "predator" / "odd"
+    if kind == "link":
+        (tmp_path / "precious").touch()
+        odd.symlink_to(tmp_path / "precious")
+    else:
+        os.mkfifo(odd)
+    message = "odd must (not be a link|be a regular file)"
+    with pytest.raises(UsageError, match=message):
+        resume(received, fork=tmp_path / "fork", total_steps=6 * 32, quiet=True)
+    with pytest.raises(UsageError, match=message):
+        hunted(tmp_path / "new", opponents={"prey": received})
+    assert not (tmp_path / "fork").exists() and not (tmp_path / "new").exists()
 
 
 def test_an_opponent_from_any_checkpoint(hunts: dict[str, Path], tmp_path: Path) -> None:

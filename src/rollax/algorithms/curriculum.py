@@ -88,6 +88,8 @@ def with_curriculum(
         name: _numeric_leaf(environment, name, leaves[index])
         for name, index in zip(curriculum.values, indices, strict=True)
     }
+    for name, template in templates.items():
+        _check_integer_bounds(environment, name, template, curriculum.values[name])
     base = make(fixed_parameters(environment, curriculum, level=0))
     if base.archived is not None:
         raise UsageError(
@@ -241,6 +243,21 @@ def cast_like(leaf: np.ndarray, value: jax.Array) -> jax.Array:
     """Return a number with the shape and dtype of a leaf. Integers are rounded."""
     number = jnp.round(value) if leaf.dtype.kind in "iu" else value
     return jnp.broadcast_to(number, leaf.shape).astype(leaf.dtype)
+
+
+def _check_integer_bounds(
+    environment: Environment, name: str, leaf: np.ndarray, values: Sequence[float]
+) -> None:
+    """Raise UsageError if a value overflows in the dtype of an integer leaf."""
+    if leaf.dtype.kind not in "iu":
+        return
+    bounds = np.iinfo(leaf.dtype)
+    for value in values:
+        if not bounds.min <= round(value) <= bounds.max:
+            raise UsageError(
+                f"{environment.name}: the curriculum of {name} must consist of {leaf.dtype} "
+                f"values, got {value:g}. Choose values from {bounds.min} to {bounds.max}."
+            )
 
 
 def _numeric_leaf(environment: Environment, name: str, leaf: Leaf) -> np.ndarray:

@@ -10,10 +10,20 @@ def accept_any_settings(config: Settings, network: Settings) -> None:
 
 def check_sequence_length(config: Settings, network: Settings) -> None:
     """Raise UsageError if the network has memory and `config.sequence_length` is 1."""
+    lengths = f"{config.num_steps} (num_steps) or a divisor of num_steps"
+    _check_memory_length(config, network, lengths)
+
+
+def check_cloning_sequence_length(config: Settings, network: Settings) -> None:
+    """Raise UsageError if the network has memory and imitates single steps."""
+    _check_memory_length(config, network, "a number of steps that divides batch_size, such as 16")
+
+
+def _check_memory_length(config: Settings, network: Settings, lengths: str) -> None:
     if network.core != "none" and network.core_size >= 1 and config.sequence_length == 1:
         raise UsageError(
             f"config.sequence_length must be greater than 1 with network.core {network.core!r}, "
-            f"got 1. Set it to {config.num_steps} (num_steps) or a divisor of num_steps."
+            f"got 1. Set it to {lengths}."
         )
 
 

@@ -287,6 +287,8 @@ class ResumeOptions:
     """Constant learning rate from here on, instead of the schedule."""
     fork: Path | None = None
     """New folder for a run that continues this one. This run stays unchanged."""
+    checkpoint: str | None = None
+    """Checkpoint from which --fork continues: "last", "best" or a step. The newest by default."""
     stop_when: str | None = None
     """Condition that stops the run after an evaluation, such as "return_mean>=195". "off" removes
     the condition of the run. Unchanged by default."""
@@ -330,6 +332,7 @@ def resume(arguments: list[str], shared: SharedOptions) -> int:
             config=config,
             arguments=env,
             fork=given.fork,
+            checkpoint=given.checkpoint,
             learning_rate=given.learning_rate,
             stop_when=given.stop_when,
             show=show,

@@ -100,11 +100,20 @@ def find_parameters(environment: Environment, names: Iterable[str]) -> tuple[int
 
     Raises:
         UnknownNameError: If a name does not match any leaf.
-        UsageError: If a name matches several leaves.
+        UsageError: If a name matches several leaves, or two names match the same leaf.
     """
     leaves = jax.tree_util.tree_leaves_with_path(environment)
     paths = [_format_path(path) for path, _ in leaves]
-    return tuple(_find_leaf_index(environment.name, name, paths) for name in names)
+    found: dict[int, str] = {}
+    for name in names:
+        index = _find_leaf_index(environment.name, name, paths)
+        if index in found:
+            raise UsageError(
+                f"{found[index]} and {name} must be different parameters, got two names of "
+                f"{paths[index]} of {environment.name}. Remove one of them."
+            )
+        found[index] = name
+    return tuple(found)
 
 
 def with_parameters(environment: PyTree, indices: Sequence[int], values: Sequence[Leaf]) -> Any:
@@ -162,4 +171,14 @@ def _to_leaf_bounds(
             f"high for a leaf {array.dtype}{list(array.shape)}, got {span!r}. "
             f"Write for example (0.5, 2.0)."
         )
-    return jnp.asarray(low, array.dtype), jnp.asarray(high, array.dtype)
+    dtype = jnp.asarray(leaf).dtype  # without 64-bit types
+    with np.errstate(over="ignore", invalid="ignore"):
+        bounds = [bound.astype(dtype) for bound in (low, high)]
+    for bound, converted in zip((low, high), bounds, strict=True):
+        is_changed = ~np.isfinite(converted) if dtype.kind == "f" else converted != bound
+        if is_changed.any():
+            raise UsageError(
+                f"{environment}: the range of {name} must consist of {dtype} values, got "
+                f"{bound[is_changed][0]:g}. Choose bounds that {dtype} can represent."
+            )
+    return jnp.asarray(bounds[0]), jnp.asarray(bounds[1])

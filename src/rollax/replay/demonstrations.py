@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rollax.errors import UsageError
 from rollax.spaces import (
     ActionSpace,
+    Ball,
     Box,
     Dict,
     Discrete,
@@ -96,7 +98,7 @@ class Demonstrations:
             (TRUNCATED, bool),
             (EPISODE_LENGTHS, np.int64),
         ):
-            arrays[name] = arrays[name].astype(dtype)
+            arrays[name] = _convert_dtype(name, arrays[name], dtype)
         object.__setattr__(self, "arrays", arrays)
         _check_lengths(self)
 
@@ -219,6 +221,23 @@ def _to_numeric_array(name: str, value: object) -> np.ndarray:
     return array
 
 
+def _convert_dtype(name: str, values: np.ndarray, dtype: npt.DTypeLike) -> np.ndarray:
+    """Convert an array to a dtype. Raise UsageError if the dtype cannot represent a value.
+
+    Floats may be rounded, but not become infinite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = values.astype(dtype)
+    is_float = converted.dtype.kind == "f"
+    if not np.all(np.isfinite(converted) if is_float else converted == values):
+        described = "0 or 1" if converted.dtype == bool else f"{converted.dtype} values"
+        raise UsageError(
+            f"{name} must be {described}, got {values.dtype} values from {values.min():g} to "
+            f"{values.max():g}, which would be changed. Correct the values."
+        )
+    return converted
+
+
 def _check_names(arrays: dict[str, np.ndarray]) -> None:
     """Raise UsageError for an unknown or a missing array."""
     nested = {name.partition("/")[0] for name in arrays if "/" in name}
@@ -319,7 +338,10 @@ def _cast_to_space(
         slack = _BOUND_TOLERANCE * (1 + np.minimum(np.abs(low), np.abs(high)))
         slack = np.where(np.isfinite(slack), slack, 0.0)
         _check_bounds(name, values, low - slack, high + slack, space)
-    return values.astype(space.dtype)
+    elif isinstance(space, Ball) and is_action:
+        norms = np.linalg.norm(values.astype(float), axis=-1)
+        _check_bounds(f"The norm of {name}", norms, 0, space.radius + _BOUND_TOLERANCE, space)
+    return _convert_dtype(name, values, space.dtype)
 
 
 def _check_bounds(name: str, values: np.ndarray, low: Any, high: Any, space: Space) -> None:

@@ -192,6 +192,8 @@ def validate_environment(environment: object) -> Environment | None:
     """
     if isinstance(environment, str):
         return None
+    if isinstance(environment, type) and is_pettingzoo(environment):
+        raise UsageError(PETTINGZOO_MESSAGE)
     if isinstance(environment, type):
         raise UsageError(
             f"environment must be an instance, got the class {environment.__name__}. Pass an "

@@ -334,9 +334,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     """
     update = session.updates + failure.update + 1
     step, state, _ = session.checkpoints.restore("last", session.program.abstract_state)
-    cause = recorder.NONFINITE_MESSAGES.get(
-        failure.failed_check, f"{failure.failed_check} became NaN or infinite"
-    )
+    cause = recorder.describe_nonfinite(failure.failed_check, session.spec)
     session.display.message(
         f"error: {cause} at step {update * session.spec.config.steps_per_update:,} (update "
         f"{update}). The last good state is the checkpoint of step {step:,}."

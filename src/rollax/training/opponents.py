@@ -19,7 +19,7 @@ from rollax.spaces import Space
 from rollax.training.compile import program as programs
 from rollax.training.options import check_path
 from rollax.training.run_folder import layout
-from rollax.training.run_folder.files import check_not_symlink, fsync_tree
+from rollax.training.run_folder.files import check_not_symlink, check_regular_tree, fsync_tree
 from rollax.training.spec import Spec
 from rollax.types import PyTree
 
@@ -78,7 +78,7 @@ def opponent_copy_folder(folder: Path, option: str, copy: str, run: str) -> Path
         run: Folder of the opponent, as read from config.yaml.
 
     Raises:
-        UsageError: If `run` is not `copy`, or a folder is a link.
+        UsageError: If `run` is not `copy`, or the folder contains a link, a pipe or a device.
     """
     parent, _, name = copy.partition("/")
     if run != copy or name in ("", ".", "..") or not set(name).isdisjoint("/\\\0"):
@@ -87,8 +87,8 @@ def opponent_copy_folder(folder: Path, option: str, copy: str, run: str) -> Path
             f"{copy}, the run's own copy, got {run!r}. Train a new run "
             "against that opponent."
         )
-    for path in (folder / parent, folder / run):
-        check_not_symlink(path)
+    check_not_symlink(folder / parent)
+    check_regular_tree(folder / run)
     return folder / run
 
 
@@ -221,7 +221,7 @@ def copy_opponents(folder: Path, spec: Spec, opponents: RunOpponents) -> Spec:
         The specification with the copies as opponents. It is also written to the folder.
 
     Raises:
-        UsageError: If the folder of an opponent contains a symbolic link.
+        UsageError: If the folder of an opponent contains a link, a pipe or a device.
     """
     if opponents == RunOpponents():
         return spec
@@ -263,14 +263,13 @@ def copy_stored_opponents(spec: Spec, run: Path, target: Path) -> None:
         target: Folder that receives the copies.
 
     Raises:
-        UsageError: If the folder of an opponent contains a symbolic link.
+        UsageError: If the folder of an opponent contains a link, a pipe or a device.
     """
     for copy in list_copies(spec):
         _copy_folder(run / copy, target / copy)
 
 
 def _copy_folder(folder: Path, target: Path) -> None:
-    """Copy a folder. Raise UsageError if it contains a symbolic link, which could lead outside."""
-    for path in (folder, *folder.rglob("*")):
-        check_not_symlink(path)
+    """Copy a folder. Raise UsageError if it contains a link, a pipe or a device."""
+    check_regular_tree(folder)
     shutil.copytree(folder, target)

@@ -242,6 +242,11 @@ class RunOptions:
                     f"{name} ({format_value(value)}) has no effect without a pool of opponents. "
                     "Set opponent_pool to a number of versions, such as 8, or remove the option."
                 )
+        if self.opponent_pool and not self.opponent_pool_fraction:
+            raise UsageError(
+                "opponent_pool_fraction must be greater than 0, got 0, which disables the pool. "
+                "Raise it, or remove opponent_pool."
+            )
         runs = ", ".join(self.opponent_pool_runs)
         if runs and self.opponent_pool_sampling == "newest":
             raise UsageError(

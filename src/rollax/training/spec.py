@@ -603,6 +603,12 @@ def _updates_per_version(spec: Spec) -> int:
         if frames is None
         else frames / spec.config.steps_per_update
     )
+    if frames is not None and updates >= spec.total_updates:
+        total = spec.total_updates * spec.config.steps_per_update
+        raise UsageError(
+            f"opponent_pool_every ({frames:,}) must be less than the {total:,} steps of the run, "
+            "so that a version is added to the pool. Lower it, or raise total_steps."
+        )
     return max(1, round(updates))
 
 

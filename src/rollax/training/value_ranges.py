@@ -142,12 +142,16 @@ def parse_curriculum(curriculum: SettingValues | None) -> dict[str, tuple[float,
         numbers = [values] if isinstance(values, int | float) else values
         parsed[name] = coerce(f"curriculum {name}", numbers, tuple[float, ...])
         is_short = 1 <= len(parsed[name]) <= MAX_CURRICULUM_VALUES
-        if not is_short or not all(map(math.isfinite, parsed[name])):
+        if not is_short or not all(map(_is_finite_float32, parsed[name])):
             raise UsageError(
                 f"curriculum {name} must be 1 to {MAX_CURRICULUM_VALUES} finite numbers, such as "
                 f"the first and the last value (5, 10), got {format_value(values)}."
             )
     return parsed
+
+
+def _is_finite_float32(number: float) -> bool:
+    return abs(number) <= float(np.finfo(np.float32).max)
 
 
 def _sample_function(name: str, function: Callable[[float], object]) -> tuple[float, ...]:
@@ -164,10 +168,11 @@ def _sample_function(name: str, function: Callable[[float], object]) -> tuple[fl
             f"curriculum {name} must be a function from a level between 0 and 1 to a number, but "
             f"it raised {describe_error(error)}. Correct the function."
         ) from error
-    if not np.isfinite(values).all():
+    is_finite = np.abs(values) <= np.finfo(np.float32).max
+    if not is_finite.all():
         raise UsageError(
-            f"curriculum {name} must be finite at all levels from 0 to 1, got "
-            f"{values[~np.isfinite(values)][0]}. Correct the function."
+            f"curriculum {name} must be finite in float32 at all levels from 0 to 1, got "
+            f"{values[~is_finite][0]}. Correct the function."
         )
     tolerance = 1e-6 * max(np.ptp(values), np.abs(values).max() * 1e-3)
     interval = MAX_CURRICULUM_VALUES - 1

@@ -128,7 +128,8 @@ def describe_type(hint: TypeHint) -> str:
         return f"a sequence in which every item is {describe_type(arguments[0])}"
     if origin is tuple:
         return f"{len(arguments)} values: {', '.join(describe_type(part) for part in arguments)}"
-    return "a dictionary with string keys"
+    values = "" if arguments[1] is Any else f" whose values are each {describe_type(arguments[1])}"
+    return f"a dictionary with string keys{values}"
 
 
 def _convert(value: object, hint: TypeHint) -> Any:

@@ -182,6 +182,43 @@ def test_violations_of_the_api_are_reported(fault: str, message: str) -> None:
         rollax.check_environment(environment)
 
 
+@pytest.mark.parametrize("later", [np.zeros(3), np.zeros(2, np.uint8), np.array(["a", "b"])])
+def test_the_global_state_keeps_its_shape_and_type(
+    later: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulator = make_shift(global_state=True).make_simulator()
+    simulator.reset(0)
+    monkeypatch.setattr(type(simulator.environment), "state", lambda self: later)
+    with pytest.raises(SimulatorFaultError, match=r"state\(\) must return an array of numbers"):
+        simulator.reset(1)
+
+
+def test_faults_of_the_first_values_name_the_method_once() -> None:
+    class Pixels(Shift):
+        def observation_space(self, agent: str) -> spaces.Box:
+            return spaces.Box(0, 255, (2,), np.uint8)
+
+        def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+            obs, *others = super().step(actions)
+            return {agent: np.full(2, 300) for agent in obs}, *others
+
+    with pytest.raises(UsageError, match="^own/Pixels, in its step: .*: the observation must have"):
+        rollax.from_pettingzoo(Pixels)
+
+
+def test_classes_are_refused_with_the_way() -> None:
+    with pytest.raises(UsageError, match="Pass rollax.from_pettingzoo"):
+        rollax.train("ppo", Shift)  # pyright: ignore[reportArgumentType]
+
+
+def test_agents_of_the_same_name_are_refused() -> None:
+    class Twins(Shift):
+        possible_agents = ("guard_0", "guard_0")
+
+    with pytest.raises(UsageError, match="must have different names, got 'guard_0' 2 times"):
+        rollax.from_pettingzoo(Twins)
+
+
 def test_objects_that_are_not_parallel_environments_are_refused() -> None:
     turns = SimpleNamespace(agent_iter=print, last=print, close=lambda: None)
     no_agents = SimpleNamespace(

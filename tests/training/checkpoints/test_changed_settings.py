@@ -14,7 +14,14 @@ from rollax.cli.main import main
 from rollax.errors import UsageError
 from rollax.training.run_folder.layout import read_spec
 from rollax.training.run_folder.run_summary import summarize_run
-from support.runs import FRAMES, Script, checksums, metrics, newest, whole_state
+from support.runs import (
+    FRAMES,
+    Script,
+    checksums,
+    metrics,
+    newest,
+    whole_state,
+)
 
 STEPS = 4 * FRAMES  # of the shared run
 
@@ -48,6 +55,34 @@ def test_traced_and_static_settings_change_and_stay_changed(finished: Path, tmp_
     assert whole_state(folder).config.entropy_coefficient == 0
     assert [line["step"] for line in metrics(folder)][-1] == 9 * FRAMES
     assert rollax.load(folder, checkpoint=9 * FRAMES).spec.config.num_epochs == 2
+
+
+def test_a_fork_from_an_earlier_checkpoint_repeats_the_run(finished: Path, tmp_path: Path) -> None:
+    """Without changes, the fork computes the state that the run itself had later."""
+    step = min(int(path.name[5:]) for path in (finished / "checkpoints").glob("step_*"))
+    assert step < newest(finished)
+    folder = rollax.resume(finished, fork=tmp_path / "fork", checkpoint=step, show=Script()).folder
+    assert [phase.step for phase in read_spec(folder).phases] == [step]
+    assert (newest(folder), state_checksums(folder)) == (STEPS, state_checksums(finished))
+    best = rollax.load(finished, checkpoint="best").step
+    command = ["resume", str(finished), "--total-steps", str(6 * FRAMES), "--checkpoint", "best"]
+    assert main([*command, "--fork", str(tmp_path / "best")]) == 0
+    assert [phase.step for phase in read_spec(tmp_path / "best").phases] == [best]
+
+
+def test_invalid_checkpoints_of_forks_raise_usage_error(finished: Path, tmp_path: Path) -> None:
+    fork = tmp_path / "fork"
+    with pytest.raises(UsageError, match="checkpoint must be used with fork"):
+        rollax.resume(finished, checkpoint="best", quiet=True)
+    for checkpoint, message in (("first", "must be last, best or one of"), (7, "No checkpoint of")):
+        with pytest.raises(UsageError, match=message):
+            rollax.resume(finished, fork=fork, checkpoint=checkpoint, quiet=True)
+    with pytest.raises(UsageError, match="is finished"):
+        rollax.resume(finished, fork=fork, checkpoint=STEPS, quiet=True)
+    assert not fork.exists()
+    rollax.resume(finished, fork=fork, total_steps=6 * FRAMES, show=Script())
+    with pytest.raises(UsageError, match="must be from the last phase"):
+        rollax.resume(fork, fork=tmp_path / "next", checkpoint=STEPS, total_steps=400, quiet=True)
 
 
 class Killed(Exception):

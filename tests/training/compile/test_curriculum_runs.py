@@ -158,6 +158,23 @@ def test_what_a_callback_may_not_change(train: Callable[..., Any], kind: str, me
             {"curriculum": {"gravity": (5, 15)}, "randomize": {"gravity": (5, 15)}},
             "gravity must either follow a curriculum or be sampled",
         ),
+        (
+            CARTPOLE,
+            {"curriculum": {"gravity": (5, 15)}, "randomize": {"params.gravity": (5, 15)}},
+            "gravity and params.gravity must be different parameters",
+        ),
+        (
+            CARTPOLE,
+            {"curriculum": {"params.gravity": (5, 15), "gravity": (1, 2)}},
+            "params.gravity and gravity must be different parameters",
+        ),
+        (CARTPOLE, {"curriculum": {"gravity": (5, 1e300)}}, "must be 1 to 129 finite"),
+        (CARTPOLE, {"curriculum": {"gravity": lambda _: -1e39}}, "must be finite in float32"),
+        (
+            CARTPOLE,
+            {"curriculum": {"params.gravity": (5, 15)}, "arguments": {"gravity": 7.0}},
+            r"the argument gravity \(7.0\) has no effect, because the curriculum changes gravity",
+        ),
         (CARTPOLE, {"curriculum_returns": (1, 2)}, "has no effect without a parameter"),
         (
             CARTPOLE,

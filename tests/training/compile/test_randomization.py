@@ -62,6 +62,12 @@ def test_an_environment_object_and_agents(train: Callable[..., Any]) -> None:
         ("gymnax/CartPole-v1", {"gravity": 5}, "randomize gravity must be two finite numbers"),
         ("gymnax/CartPole-v1", {"gravity": (1, float("inf"))}, "randomize gravity must be two"),
         ("gymnax/CartPole-v1", {"gravity": (1, 2, "log")}, "randomize gravity must be two"),
+        ("gymnax/CartPole-v1", {"gravity": (1, 1e300)}, "must consist of float32 values, got 1e"),
+        (
+            "gymnax/CartPole-v1",
+            {"gravity": (5, 15), "params.gravity": (1, 2)},
+            "gravity and params.gravity must be different parameters",
+        ),
         ("gymnax/CartPole-v1", [5, 15], "randomize .* must be a dictionary"),
         ("gymnasium/CartPole-v1", {"gravity": (5, 15)}, "must be used with a compiled environment"),
     ],

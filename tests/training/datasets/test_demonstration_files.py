@@ -54,6 +54,8 @@ def test_arrays_of_d4rl_with_next_observations(tmp_path: Path) -> None:
     [
         ({"terminals": None}, "got no terminals among"),
         ({"actions": np.zeros((6, 1))}, "actions must have 7 rows"),
+        ({"next_observations": np.zeros((6, 1))}, "next_observations must have 7 rows"),
+        ({"next_observations": np.zeros(())}, "next_observations must have 7 rows"),
         ({"terminals": np.full(7, 2)}, "terminals must be a list of 0 and 1"),
         ({"timeouts": np.zeros(6)}, "timeouts must have the shape of terminals"),
         (

@@ -77,7 +77,7 @@ def test_a_changed_copy_is_refused(data: Path, tmp_path: Path) -> None:
     policy = rollax.load(run)
     copy.unlink()
     assert rollax.load(run).step == policy.step  # acting does not need the demonstrations
-    with pytest.raises(UsageError, match="demonstrations.npz does not exist"):
+    with pytest.raises(UsageError, match=r"demonstrations.npz does not exist.* Restore"):
         rollax.resume(run, total_steps=8 * FRAMES, show=Script())
     other = random_demonstrations(rollax.make("probe/two-steps"), (2,) * 8, seed=1)
     rollax.save_demonstrations(other, copy)
@@ -171,6 +171,9 @@ def test_a_run_fills_its_buffer_and_says_so(data: Path, tmp_path: Path) -> None:
         ({"environment": "gymnax/CartPole-v1"}, r"observations must have the shape \['N', 4\]"),
         ({"algorithm": "dqn", "config": REPLAY | {"num_envs": 17}}, "at least one step for each"),
         ({"demonstrations": {}}, "demonstrations"),
+        ({"randomize": {"a": (1, 2)}}, "have no effect on bc, which does not act"),
+        ({"curriculum": {"a": (1, 2)}}, "have no effect on bc, which does not act"),
+        ({"network": {"core": "gru"}}, "sequence_length must be greater than 1 .*such as 16"),
     ],
 )
 def test_demonstrations_are_checked_before_anything_is_written(

@@ -4,8 +4,12 @@ import csv
 import io
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
@@ -13,6 +17,7 @@ import yaml
 import rollax
 from rollax import UsageError
 from rollax.cli.main import main
+from rollax.visualization.tables import tournament
 from rollax.visualization.tables.cross_play_tables import make_elo_table, make_win_rate_table
 
 SMALL = {"num_envs": 8, "num_steps": 4, "num_minibatches": 2, "num_epochs": 1}
@@ -75,6 +80,28 @@ def test_tables(runs: list[Path]) -> None:
     assert [column.name for column in matrix.columns] == ["policy", *result.names]
     assert {row[0] for row in ratings.rows} == set(result.names)
     assert "0.50" in matrix.to_string() and "Elo" in ratings.to_string()
+
+
+def test_games_with_nonfinite_returns_are_left_out(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted, and the other games are rated. A pair without games has no win rate."""
+    make_match = tournament.make_match
+
+    def make_broken_match(*arguments: Any) -> Callable[..., jax.Array]:
+        play = make_match(*arguments)
+        return lambda *states: play(*states).at[0].set(jnp.nan)
+
+    monkeypatch.setattr(tournament, "make_match", make_broken_match)
+    result = rollax.cross_play(runs, games=40)
+    assert result.games[0, 1] == 36 and result.nonfinite_games[0, 1] == 4
+    np.testing.assert_allclose(result.win_rates.value + result.win_rates.value.T, 1.0)
+    assert np.isfinite(result.elo.value).all()
+    assert "12 of 120 results are left out" in make_win_rate_table(result).notes[-1]
+    assert result.matrix_to_csv().splitlines()[1].endswith(",4")
+    empty = rollax.cross_play(runs, games=4)
+    assert np.isnan(empty.win_rates.value).all() and np.isfinite(empty.elo.value).all()
+    assert make_elo_table(empty).rows and empty.matrix_to_csv()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.training import unused_settings
 from rollax.training.argument_validation import ARGUMENTS_NEED_ID_MESSAGE
-from rollax.training.checkpoints import compatibility, fingerprints
+from rollax.training.checkpoints import fingerprints
 from rollax.training.checkpoints.leaves import named_leaves
 from rollax.training.compile import cache
 from rollax.training.compile import program as programs
@@ -109,13 +109,16 @@ def with_changed_arguments(spec: Spec, arguments: SettingValues | None) -> Spec:
     return dataclasses.replace(spec, arguments=changed)
 
 
-def with_new_phase(spec: Spec, old_spec: Spec, folder: Path, fork: Path | None = None) -> Spec:
+def with_new_phase(
+    spec: Spec, old_spec: Spec, folder: Path, step: int, fork: Path | None = None
+) -> Spec:
     """Return the specification with a phase for the settings that differ from `old_spec`.
 
     Args:
         spec: Specification with the changes requested for the resume.
         old_spec: Specification in config.yaml.
         folder: Folder of the run.
+        step: Step at which the phase begins.
         fork: Folder of a new run that continues this one, or None.
 
     Returns:
@@ -133,7 +136,6 @@ def with_new_phase(spec: Spec, old_spec: Spec, folder: Path, fork: Path | None =
     changes |= {path: (old, new) for path, (old, new) in values.items() if old != new}
     if not changes and fork is None:
         return spec
-    step = compatibility.newest_step(folder, old_spec)
     phase = Phase(step, changes, None if fork is None else str(folder))
     options = spec.options if fork is None else dataclasses.replace(spec.options, run_dir=fork)
     return dataclasses.replace(spec, options=options, phases=(*old_spec.phases, phase))

@@ -8,6 +8,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
@@ -61,6 +62,7 @@ _RESUME_ARGUMENTS = (
     "config",
     "arguments",
     "fork",
+    "checkpoint",
     "learning_rate",
     "metrics",
     "callback",
@@ -128,15 +130,51 @@ def open_checkpoints(folder: Path, spec: Spec) -> Iterator[Checkpoints]:
         yield checkpoints
 
 
-def newest_step(folder: Path, spec: Spec) -> int:
-    """Return the step of the newest checkpoint of a run, or 0 without a checkpoint.
+def parse_checkpoint(
+    checkpoint: str | int, checkpoints: Checkpoints
+) -> Literal["last", "best"] | int:
+    """Convert a checkpoint argument to "last", "best" or a step. Raise UsageError if invalid."""
+    if checkpoint == "last" or checkpoint == "best":
+        return checkpoint
+    if not str(checkpoint).isdecimal():
+        raise UsageError(
+            f"checkpoint ({checkpoint}) must be last, best or one of the steps "
+            f"{checkpoints.steps()}."
+        )
+    return int(checkpoint)
+
+
+def find_start_step(
+    folder: Path, spec: Spec, fork: Path | None = None, checkpoint: str | int | None = None
+) -> int:
+    """Return the step at which a run continues, or 0 if it has no checkpoint.
 
     Args:
         folder: Folder of the run.
-        spec: Specification of the run.
+        spec: Specification in config.yaml.
+        fork: Folder of a new run that continues this one, or None.
+        checkpoint: Checkpoint from which the fork continues: "last", "best" or a step. None
+            continues from the newest checkpoint.
+
+    Raises:
+        UsageError: If `checkpoint` is passed without `fork`, does not exist, or is older than the
+            last phase of the run.
     """
     with open_checkpoints(folder, spec) as checkpoints:
-        return max(checkpoints.steps(), default=0)
+        if checkpoint is None:
+            return max(checkpoints.steps(), default=0)
+        if fork is None:
+            raise UsageError(
+                "checkpoint must be used with fork, because a run continues in its folder from its "
+                "newest checkpoint. Add fork, a new folder."
+            )
+        step = checkpoints.find_step(parse_checkpoint(checkpoint, checkpoints))
+        if checkpoint != "last" and spec.phases and step <= spec.phases[-1].step:
+            raise UsageError(
+                f"checkpoint ({checkpoint}) must be from the last phase of the run, which began at "
+                f"step {spec.phases[-1].step}. Choose a later checkpoint of {checkpoints.steps()}."
+            )
+        return step
 
 
 def _learning_rate_warnings(spec: Spec, old_spec: Spec, step: int) -> list[str]:
@@ -169,6 +207,7 @@ def check_resume(
     old_spec: Spec,
     environment: Environment | None,
     network: NetworkFn | None,
+    start: int | None = None,
 ) -> list[str]:
     """Check that a run can be resumed.
 
@@ -178,6 +217,7 @@ def check_resume(
         old_spec: Specification in config.yaml, before these changes.
         environment: Environment object that the user passed, or None.
         network: Network function that the user passed (random key to network), or None.
+        start: Step of the checkpoint from which a fork continues. None uses the newest checkpoint.
 
     Returns:
         Warnings about changed settings.
@@ -212,9 +252,10 @@ def check_resume(
         newest = next(checkpoints.readable_summaries())
         warnings = _check_same_settings(folder, spec, newest.settings)
         end = spec.total_updates * spec.config.steps_per_update
-        if newest.step >= end:
-            _check_unfinished(folder, intact.step, end)
-    return [*warnings, *_learning_rate_warnings(spec, old_spec, newest.step)]
+        step = newest.step if start is None else start
+        if step >= end:
+            _check_unfinished(folder, intact.step if start is None else start, end)
+    return [*warnings, *_learning_rate_warnings(spec, old_spec, step)]
 
 
 def _check_output_paths(folder: Path, options: RunOptions) -> None:

@@ -1,4 +1,4 @@
-"""Forking of a run: creation of a run that continues another run from its newest checkpoint."""
+"""Forking of a run: creation of a run that continues another run from one of its checkpoints."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,10 @@ from rollax.training.checkpoints import compatibility
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.compile import program as programs
-from rollax.training.datasets.run_demonstrations import copy_run_demonstrations
+from rollax.training.datasets.run_demonstrations import (
+    copy_run_demonstrations,
+    read_run_demonstrations,
+)
 from rollax.training.opponents import copy_stored_opponents
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
@@ -56,6 +59,7 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
             f"The settings to keep must be from 0 to {len(settings) - 1}, got "
             f"{list(kept_settings)}. Choose existing settings."
         )
+    read_run_demonstrations(folder, spec)
     step, state, scores = _restore_state(folder, spec)
     seeds = spec.options.seeds
     members = np.array([index * seeds + seed for index in kept_settings for seed in range(seeds)])
@@ -84,6 +88,7 @@ def continue_in_new_folder(
     environment: Environment | None,
     network: NetworkFn | None,
     old_environment: Environment | None,
+    step: int | None = None,
 ) -> Path:
     """Create a run that continues another run with a new phase. The other run stays unchanged.
 
@@ -95,6 +100,7 @@ def continue_in_new_folder(
         network: Network function, or None.
         old_environment: Environment of the run to continue, with its opponents. None if it has none
             and the environment is made from its id.
+        step: Step of the checkpoint to continue from. None uses the newest checkpoint.
 
     Returns:
         The new folder.
@@ -104,7 +110,7 @@ def continue_in_new_folder(
     """
     if processes.num_processes() > 1:
         raise UsageError("fork must be used in a single process. Remove --distributed.")
-    forked = _restore_state(folder, old_spec, old_environment, network)
+    forked = _restore_state(folder, old_spec, old_environment, network, step)
     fingerprint = programs.environment_fingerprint(spec, environment)
     new_folder = creation.create_run_folder(spec, fingerprint)
     copy_stored_opponents(old_spec, folder, new_folder)
@@ -126,8 +132,9 @@ def _restore_state(
     spec: Spec,
     environment: Environment | None = None,
     network: NetworkFn | None = None,
+    step: int | None = None,
 ) -> _ForkedState:
-    """Read the newest checkpoint of a run."""
+    """Read the checkpoint of a step, or the newest checkpoint, of a run."""
     algorithm, _ = programs.build_algorithm_and_environment(spec, environment, network)
     state_shapes = (
         programs.abstract_population_state(spec, algorithm)
@@ -135,7 +142,7 @@ def _restore_state(
         else programs.abstract_member_state(spec, algorithm)
     )
     with compatibility.open_checkpoints(folder, spec) as checkpoints:
-        step, state, _ = checkpoints.restore("last", state_shapes)
+        step, state, _ = checkpoints.restore("last" if step is None else step, state_shapes)
         return _ForkedState(step, state, checkpoints.summary(step).scores)
 
 

@@ -361,6 +361,22 @@ class Checkpoints:
                 warnings.append(f"{error}. It was skipped")
         raise self._unreadable_error(warnings)
 
+    def find_step(self, checkpoint: Literal["last", "best"] | int) -> int:
+        """Return the step of a checkpoint without reading its arrays.
+
+        Args:
+            checkpoint: "last", "best" or a step.
+
+        Raises:
+            UsageError: If the checkpoint does not exist.
+            DamagedCheckpointError: If no summary can be read to select "best".
+        """
+        self.wait()
+        steps, warnings = self._candidate_steps(checkpoint)
+        if not steps:
+            raise self._unreadable_error(warnings)
+        return steps[0]
+
     def set_aside_after(self, step: int) -> list[int]:
         """Rename the checkpoints of later steps to `superseded_step_...`.
 

@@ -3,17 +3,20 @@
 from collections.abc import Callable, Collection
 
 import jax
+import numpy as np
 
 from rollax.algorithm import Algorithm
 from rollax.algorithms.curriculum import Curriculum, fixed_parameters, with_curriculum
+from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
-from rollax.environments.randomization import DomainRandomization
+from rollax.environments.randomization import DomainRandomization, find_parameters
 from rollax.environments.trace_cache import ObjectCache
 from rollax.environments.wrappers import AgentId
 from rollax.errors import UnknownNameError, UsageError
 from rollax.training.spec import Spec
 from rollax.types import State
+from rollax.user_input.coercion import format_value
 
 PHASE_REMEDY = "Start a phase instead: rollax.resume(RUN, arguments={NAME: VALUE})."
 
@@ -54,7 +57,7 @@ def with_last_parameters(
         environment: Environment or wrapper.
         except_names: Names of parameters that keep their values.
     """
-    names = [name for name in spec.curriculum if name not in except_names]
+    names = [name for name in spec.curriculum if _argument_name(name) not in except_names]
     if not names or is_on_host(environment):
         return environment
     curriculum = Curriculum({name: spec.curriculum[name] for name in names})
@@ -64,6 +67,37 @@ def with_last_parameters(
         ("last", id(environment), *names),
         lambda: (fixed_parameters(environment, curriculum), environment),
     )[0]
+
+
+def _argument_name(parameter: str) -> str:
+    """Return the last part of the path of a parameter, which names its argument."""
+    return parameter.rpartition(".")[2]
+
+
+def check_arguments_have_effect(spec: Spec, names: Collection[str]) -> None:
+    """Check that no argument has only the effect that a curriculum replaces.
+
+    Args:
+        spec: Specification of a run whose environment is made from its id.
+        names: Names of the arguments that the user passed.
+
+    Raises:
+        UsageError: If the environment would be the same without an argument.
+    """
+    for name in {_argument_name(parameter) for parameter in spec.curriculum} & set(names):
+        others = {key: value for key, value in spec.arguments.items() if key != name}
+        made = [registry.make(spec.environment, **values) for values in (spec.arguments, others)]
+        curriculum = Curriculum(spec.curriculum)
+        leaves, structures = zip(
+            *(jax.tree.flatten(fixed_parameters(environment, curriculum)) for environment in made),
+            strict=True,
+        )
+        if structures[0] == structures[1] and all(map(np.array_equal, *leaves)):
+            raise UsageError(
+                f"the argument {name} ({format_value(spec.arguments[name])}) has no effect, "
+                f"because the curriculum changes {name}. Remove one of them, or set the value in "
+                f"evaluations: --eval-env.{name} VALUE."
+            )
 
 
 def _without_randomization(spec: Spec, environment: Environment) -> Environment:
@@ -95,6 +129,10 @@ def follow_curriculum(
             f"simulator on the host. {PHASE_REMEDY}"
         )
     try:
+        if spec.randomize:
+            find_parameters(
+                _without_randomization(spec, environment), [*spec.curriculum, *spec.randomize]
+            )
         return with_curriculum(make, environment, spec.curriculum_values)
     except UnknownNameError as error:
         raise UsageError(

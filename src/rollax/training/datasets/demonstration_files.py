@@ -100,7 +100,8 @@ def _from_d4rl(content: NpzContent) -> Demonstrations:
             f"timeouts must have the shape of terminals, {list(terminated.shape)}, and at least "
             f"one step, got {list(truncated.shape)}."
         )
-    for name in (OBSERVATIONS, ACTIONS, REWARDS):
+    optional = (_NEXT_OBSERVATIONS,) if _NEXT_OBSERVATIONS in arrays else ()
+    for name in (OBSERVATIONS, ACTIONS, REWARDS, *optional):
         if arrays[name].ndim < 1 or len(arrays[name]) != len(terminated):
             raise UsageError(
                 f"{name} must have {len(terminated)} rows, as many as terminals, got the shape "

@@ -44,7 +44,14 @@ def with_demonstrations(
             or if they cannot be loaded.
     """
     source = spec.options.demonstrations
-    use = get_algorithm_entry(spec.algorithm).demonstrations
+    entry = get_algorithm_entry(spec.algorithm)
+    use = entry.demonstrations
+    varied = [*spec.randomize, *spec.curriculum]
+    if entry.unit == "samples" and varied:
+        raise UsageError(
+            f"randomize and curriculum ({', '.join(varied)}) have no effect on {spec.algorithm}, "
+            "which does not act in the environment while it learns. Remove them."
+        )
     if source is None:
         if use == "required":
             raise UsageError(
@@ -86,6 +93,11 @@ def read_run_demonstrations(folder: Path, spec: Spec) -> Spec:
         return spec
     path = folder / DEMONSTRATIONS_FILE
     check_not_symlink(path)
+    if not path.exists():
+        raise UsageError(
+            f"{path} does not exist, but the run learns from it. Restore the file, or train a new "
+            "run."
+        )
     data = load_demonstrations(path)
     if data.digest() != spec.demonstrations.sha256:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -129,7 +130,12 @@ def merge_archives(runs: Sequence[Policy | RunPath], *, folder: Path | str | Non
         check_compatible(first, policy, elites_by_run[0], run_elites)
     archive, state = get_archive_with_cells(first)
     all_elites = jax.tree.map(lambda *rows: np.concatenate(rows), *elites_by_run)
-    merged_archive = insert_elites(archive, state, all_elites, np.concatenate(thresholds))
+    all_thresholds = np.concatenate(thresholds)
+    if archive.thresholds is None:
+        kept = _find_distinct_rows(all_elites)
+        all_elites = jax.tree.map(lambda rows: rows[kept], all_elites)
+        all_thresholds = all_thresholds[kept]
+    merged_archive = insert_elites(archive, state, all_elites, all_thresholds)
     state = selection.archive_functions(first).with_archive(first.state, merged_archive)
     spec = _make_single_run_spec(first.spec, first, folder)
     frames = spec.config.steps_per_update
@@ -166,6 +172,20 @@ def collect_elites(policy: Policy) -> ScoredSolutions:
     """
     elites = selection.get_elites(policy)
     return jax.tree.map(lambda x: np.asarray(x)[elites.mask], elites.solutions)
+
+
+def _find_distinct_rows(elites: ScoredSolutions) -> np.ndarray:
+    """Return the indices of the first occurrences of elites, ascending.
+
+    Two archives with a common origin have equal elites, whose distance is 0. In an archive of
+    dominated novelty, they would replace other elites.
+    """
+    columns = [np.ascontiguousarray(rows) for rows in jax.tree.leaves(elites)]
+    first_indices: dict[bytes, int] = {}
+    for index in range(len(elites.fitness)):
+        row = b"".join(rows[index].tobytes() for rows in columns)
+        first_indices.setdefault(hashlib.sha256(row).digest(), index)
+    return np.array(list(first_indices.values()))
 
 
 def check_compatible(

@@ -58,11 +58,12 @@ def estimate_win_rates(wins: np.ndarray, games: np.ndarray) -> Estimate:
 
     Args:
         wins: Number of games won, where a draw counts 0.5, float of any shape.
-        games: Number of games, at least 1, with the same shape.
+        games: Number of games, with the same shape. Without games, the estimate is NaN.
 
     References:
         Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
+    games = np.where(games > 0, games, np.nan)
     rate, square = wins / games, QUANTILE**2
     center = (rate + square / (2 * games)) / (1 + square / games)
     spread = np.sqrt(rate * (1 - rate) / games + square / (4 * games**2))
@@ -76,8 +77,9 @@ def estimate_means(total: np.ndarray, square: np.ndarray, count: np.ndarray) -> 
     Args:
         total: Sum of the values, float of any shape.
         square: Sum of the squared values, with the same shape.
-        count: Number of values, at least 1, with the same shape.
+        count: Number of values, with the same shape. Without values, the estimate is NaN.
     """
+    count = np.where(count > 0, count, np.nan)
     mean = total / count
     variance = np.maximum(square / count - mean**2, 0.0) * count / np.maximum(count - 1, 1)
     margin = QUANTILE * np.sqrt(variance / count)

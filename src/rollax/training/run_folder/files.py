@@ -65,6 +65,21 @@ def check_not_symlink(path: Path) -> None:
         )
 
 
+def check_regular_tree(folder: Path) -> None:
+    """Check that a folder consists of regular files and folders, so that it can be copied.
+
+    Args:
+        folder: Path of the folder, which may be missing.
+
+    Raises:
+        UsageError: If it is or contains a link, a pipe, a socket or a device.
+    """
+    for path in (folder, *folder.rglob("*")):
+        check_not_symlink(path)
+        if path.exists() and not path.is_dir() and not path.is_file():
+            raise _irregular_file_error(path)
+
+
 def _irregular_file_error(path: Path) -> UsageError:
     return UsageError(
         f"{path} must be a regular file, not a folder, a pipe or a device. "

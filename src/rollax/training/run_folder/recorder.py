@@ -1,5 +1,6 @@
 """Recorders of a run: metrics as JSON lines, and evaluations as arrays over episodes."""
 
+import dataclasses
 import io
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -26,11 +27,11 @@ from rollax.training.run_folder.layout import (
     METRICS_FILE,
     TENSORBOARD_FOLDER,
 )
-from rollax.training.spec import Spec
+from rollax.training.spec import Spec, get_algorithm_entry
 from rollax.types import MetricValues, Record
 
 # Messages for values that are not finite, or too large, by the fields of `FiniteChecks`.
-NONFINITE_MESSAGES = {
+_NONFINITE_MESSAGES = {
     "observation": "an observation of the environment became NaN, infinite or too large",
     "reward": "a reward of the environment became NaN, infinite or too large",
     "advantage": "an advantage became NaN or infinite (values or rewards are too large)",
@@ -39,6 +40,24 @@ NONFINITE_MESSAGES = {
         "the parameters became NaN or infinite (try a smaller learning rate or max_grad_norm)"
     ),
 }
+
+
+def describe_nonfinite(failed_check: str, spec: Spec) -> str:
+    """Describe values that are not finite, with a remedy that the algorithm of the run has.
+
+    Args:
+        failed_check: Name of a field of `FiniteChecks`, or of a value of a custom algorithm.
+        spec: Specification of the run.
+    """
+    if failed_check == "parameters" and get_algorithm_entry(spec.algorithm).unit == "evaluations":
+        names = [field.name for field in dataclasses.fields(spec.config)]
+        limits = [name for name in names if name.endswith(("sigma", "learning_rate"))]
+        smaller = f", or try a smaller {' or '.join(limits)}" if limits else ""
+        return (
+            "a solution became NaN or infinite (check that the task and its gradients are "
+            f"finite{smaller})"
+        )
+    return _NONFINITE_MESSAGES.get(failed_check, f"{failed_check} became NaN or infinite")
 
 
 def make_metrics_record(rows: Metrics, first: int, stop: int) -> MetricValues:

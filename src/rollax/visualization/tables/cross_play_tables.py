@@ -31,7 +31,15 @@ def make_win_rate_table(result: CrossPlay) -> RunTable:
             cells.append(f"{rate:.2f}{interval} ({mean_return})")
         rows.append(tuple(cells))
     columns = (Column("policy", "policy"), *(Column(name, name) for name in result.names))
-    return RunTable(columns, tuple(rows), (MATRIX_NOTE,))
+    return RunTable(columns, tuple(rows), (MATRIX_NOTE, *_describe_nonfinite_games(result)))
+
+
+def _describe_nonfinite_games(result: CrossPlay) -> tuple[str, ...]:
+    """Return a note about games that are left out, if there are any."""
+    left_out = int(np.triu(result.nonfinite_games).sum())
+    total = left_out + int(np.triu(result.games).sum())
+    note = f"{left_out:,} of {total:,} results are left out, because a return is not finite."
+    return (note,) if left_out else ()
 
 
 def make_elo_table(result: CrossPlay) -> RunTable:

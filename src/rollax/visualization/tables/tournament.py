@@ -42,7 +42,8 @@ class CrossPlay(NamedTuple):
         environment: Name of the environment.
         names: Name of each policy.
         games: Number of games between each pair of policies, int `[N, N]`. On the diagonal, each
-            game counts for both sides.
+            game counts for both sides. Games with a return that is not finite are left out.
+        nonfinite_games: Number of games that are left out, int `[N, N]`.
         win_rates: Win rate of the row against the column, `[N, N]`, with Wilson intervals. A draw
             counts 0.5. A policy wins if the mean return of its agents is higher than that of the
             other agents.
@@ -54,6 +55,7 @@ class CrossPlay(NamedTuple):
     environment: str
     names: tuple[str, ...]
     games: np.ndarray
+    nonfinite_games: np.ndarray
     win_rates: Estimate
     returns: Estimate
     elo: Estimate
@@ -70,9 +72,11 @@ class CrossPlay(NamedTuple):
         head = ["policy", "opponent", "games"]
         for name in ("win_rate", "return_mean"):
             head += [name, f"{name}_low", f"{name}_high"]
+        head += ["nonfinite_games"]
         rows = [
             [self.names[i], self.names[j], int(self.games[i, j])]
             + [float(part[i, j]) for part in (*self.win_rates, *self.returns)]
+            + [int(self.nonfinite_games[i, j])]
             for i, j in itertools.product(range(len(self.names)), repeat=2)
         ]
         return _write_csv([head, *rows], path)
@@ -224,6 +228,7 @@ class _MatchRecord(NamedTuple):
     """Sums over the games of each ordered pair of policies, float `[N, N]` each."""
 
     games: np.ndarray
+    nonfinite: np.ndarray
     wins: np.ndarray
     total: np.ndarray
     square: np.ndarray
@@ -234,6 +239,10 @@ class _MatchRecord(NamedTuple):
 
     def add(self, i: int, j: int, own: np.ndarray, other: np.ndarray) -> None:
         """Add games between policies i and j with the mean returns of their agents, `[N]` each."""
+        is_finite = np.isfinite(own) & np.isfinite(other)
+        for pair in ((i, j), (j, i)):
+            self.nonfinite[pair] += np.sum(~is_finite)
+        own, other = own[is_finite], other[is_finite]
         result = 0.5 + 0.5 * np.sign(own - other)
         for pair, values, results in (((i, j), own, result), ((j, i), other, 1.0 - result)):
             self.games[pair] += len(values)
@@ -246,6 +255,7 @@ class _MatchRecord(NamedTuple):
             environment=environment,
             names=names,
             games=self.games.astype(int),
+            nonfinite_games=self.nonfinite.astype(int),
             win_rates=estimate_win_rates(self.wins, self.games),
             returns=estimate_means(self.total, self.square, self.games),
             elo=fit_elo(self.wins, self.games),

@@ -168,6 +168,10 @@ def arm(joints: int = 8) -> Task:
         end_position = (
             jnp.stack([jnp.sum(jnp.cos(angle)), jnp.sum(jnp.sin(angle))]) / (2 * joints) + 0.5
         )
-        return -jnp.sqrt(jnp.mean((x - jnp.mean(x)) ** 2)), end_position
+        variance = jnp.mean((x - jnp.mean(x)) ** 2)
+        # The square root has no derivative at 0, where the gradient is defined as 0.
+        is_optimal = variance == 0
+        std = jnp.where(is_optimal, 0.0, jnp.sqrt(jnp.where(is_optimal, 1.0, variance)))
+        return -std, end_position
 
     return Task("task/arm", score, Box(0.0, 1.0, (joints,)), Box(0.0, 1.0, (2,)))

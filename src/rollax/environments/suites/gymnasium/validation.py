@@ -12,6 +12,7 @@ from rollax.environments.suites.gymnasium.converters import ACTION_MASK, flatten
 from rollax.types import Leaf, Observation
 
 _BOUNDS_REMEDY = "Return values within these bounds, or declare wider ones."
+_MAX_EXACT_INTEGER = 2**24  # networks receive integers as float32
 _BOUNDS_TOLERANCE = 1e-5  # relative tolerance of the bounds of floats, for rounding
 
 
@@ -110,6 +111,12 @@ class ObservationCheck:
             if part.is_integer:
                 raise SimulatorFaultError(_format_fault(outside_part, values, _BOUNDS_REMEDY))
             self.warn_once(part.label, _format_fault(outside_part, values, _BOUNDS_REMEDY))
+        elif part.is_integer and np.abs(array.astype(float)).max() > _MAX_EXACT_INTEGER:
+            self.warn_once(
+                part.label,
+                f"{part.label} has integers up to {array.max()}, which float32 rounds. Return "
+                "smaller numbers, such as differences, or declare a Box of floats.",
+            )
         elif part.dtype == np.uint8 and _is_likely_scaled(part, array):
             self.warn_once(part.label, _format_fault(part, array, _suggest_remedy(part, array)))
 

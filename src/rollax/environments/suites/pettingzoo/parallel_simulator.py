@@ -23,7 +23,6 @@ from rollax.environments.suites.gymnasium.simulator import (
     CheckSchedule,
     call_environment,
     find_info_names,
-    run_check,
 )
 from rollax.environments.suites.gymnasium.validation import ObservationCheck
 from rollax.environments.suites.pettingzoo.agent_spaces import (
@@ -91,6 +90,7 @@ class ParallelSimulator:
         self._num_steps = 0
         self._has_masks = [spec.has_mask_part for spec in self.spaces.agents]
         self._has_state: bool | None = None  # whether the environment has a method state()
+        self._state: np.ndarray | None = None  # zeros like the first result of state()
         self._active = np.zeros(number, bool)
         self._terminated, self._truncated = np.ones(number, bool), np.zeros(number, bool)
 
@@ -235,13 +235,27 @@ class ParallelSimulator:
         if self._has_state is None:
             self._has_state = _has_state(self.environment)
         if self._has_state:
-            state = np.asarray(self.environment.state())
-            state = state if state.dtype == np.uint8 else state.astype(np.float32)
+            state = self._convert_state(np.asarray(self.environment.state()))
         else:
             state = np.concatenate(
                 [np.asarray(parts[name], np.float32).ravel() for name in self.spaces.parts]
             )
         return np.broadcast_to(state, (len(self._names), *state.shape))
+
+    def _convert_state(self, state: np.ndarray) -> np.ndarray:
+        """Return the result of `state()` with the shape and the dtype of the first one."""
+        is_numeric = state.dtype.kind in "biuf"
+        converted = state if state.dtype == np.uint8 or not is_numeric else state.astype(np.float32)
+        if self._state is None:
+            self._state = np.zeros_like(converted)
+        first = self._state
+        if not is_numeric or (converted.shape, converted.dtype) != (first.shape, first.dtype):
+            raise SimulatorFaultError(
+                f"state() must return an array of numbers with the shape {first.shape} and the "
+                f"dtype {first.dtype} in every step, got {state.shape} and {state.dtype}. Return "
+                "the same kind of array."
+            )
+        return converted
 
     def _put(self, parts: dict[str, np.ndarray], index: int, obs: Observation, mask: Any) -> None:
         """Write the observation and the action mask of an agent into the rows of all agents."""
@@ -348,6 +362,12 @@ def read_agent_spaces(environment: SuiteEnvironment, settings: ParallelSettings)
             f"{name}: possible_agents must list all agents that may join an episode, got none. "
             "Set it in __init__."
         )
+    repeated = [agent for agent in agents if agents.count(agent) > 1]
+    if repeated:
+        raise UsageError(
+            f"{name}: possible_agents must have different names, got {repeated[0]!r} "
+            f"{len(repeated)} times. Rename one of them."
+        )
     spaces = [
         (
             _read_space(environment, name, "observation_space", agent),
@@ -423,7 +443,17 @@ def inspect_environment(
 
 def _run(name: str, method: str, function: Callable[[], Any]) -> Any:
     """Call a method of a simulator and convert its exceptions to UsageError."""
-    return call_environment(name, method, lambda: run_check(name, method, function))
+
+    def call() -> tuple[Any, SimulatorFaultError | None]:
+        try:
+            return function(), None
+        except SimulatorFaultError as error:
+            return None, error
+
+    result, fault = call_environment(name, method, call)
+    if fault is not None:
+        raise UsageError(f"{name}, in its {method}: {fault}") from fault
+    return result
 
 
 def make_example_action(spaces: AgentSpaces, obs: Observation) -> Any:
