@@ -13,7 +13,7 @@ from laws.table import BY_NAME
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rollax"
 # Files that readers are assumed to know.
-GRANTED = ("config.py", "coercion.py", "spaces.py")
+GRANTED = ("config.py", "user_input/coercion.py", "spaces.py")
 
 
 def listed() -> list[dict[str, int]]:

@@ -56,7 +56,7 @@ SHARED_NAMES = {"adapter", "catalogue", "drawing", "objects", "registry"}
 # tree.
 ROOMS = (
     (
-        "coercion",
+        "action_spaces",
         "config",
         "errors",
         "runtime",
@@ -65,6 +65,7 @@ ROOMS = (
         "synonyms",
         "tree",
         "types",
+        "user_input",
         "version",
     ),
     ("canvas",),

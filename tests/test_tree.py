@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 
 from rollax import tree
-from rollax.config import (
-    settings_dataclass,
-    static_field,
-    traced_field,
-    traced_field_names,
-    validate_settings,
-)
+from rollax.config import settings_dataclass, static_field, traced_field, traced_field_names
 from rollax.errors import UsageError
+from rollax.user_input.settings_validation import validate_settings
 
 
 @settings_dataclass

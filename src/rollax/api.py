@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from rollax.algorithm import Config
 from rollax.algorithms.registry import AlgorithmEntry, ensure_registered
-from rollax.coercion import coerce, coerce_arguments
 from rollax.config import DataclassInstance
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
@@ -39,6 +38,8 @@ from rollax.training.result import Result, StopWhenFn, accept_result
 from rollax.training.run_folder import creation, layout
 from rollax.training.spec import Spec, make_spec
 from rollax.types import NetworkFn, RunPath, SettingValues
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import coerce
 
 
 @processes.share_errors()

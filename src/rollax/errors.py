@@ -3,15 +3,21 @@
 import contextlib
 import difflib
 import os
+import re
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rollax.synonyms.lookup import find_synonym
-
 MAX_NAME_CHARACTERS = 100  # length of a name in an error message
 TRACEBACK_VARIABLE = "ROLLAX_TRACEBACK"  # environment variable that enables tracebacks
 _NO_MESSAGE = "no message"
+# A command up to the end of its line or its closing backtick, or an option of a command.
+_COMMAND_OR_OPTION = re.compile(
+    r"\b(?:rollax|pip|python\d*|ray) [a-z][^\n`]*"
+    r"|(?<![\w-])--(?P<option>[a-z][a-z0-9-]*)(?:\.(?P<key>[A-Za-z][\w-]*))?"
+)
+# Keywords of the Python functions that differ from the names of the options.
+_KEYWORDS_BY_OPTION = {"env": "arguments", "eval-env": "eval_arguments", "import": "imports"}
 
 
 class UsageError(ValueError):
@@ -24,8 +30,6 @@ class UsageError(ValueError):
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython prints in place of the traceback."""
-        from rollax.runtime.shell import options_to_keywords  # only notebooks need it
-
         if os.environ.get(TRACEBACK_VARIABLE):
             return "".join(traceback.format_exception(self)).splitlines()
         return [f"{type(self).__name__}: {options_to_keywords(error_message(self))}"]
@@ -34,32 +38,38 @@ class UsageError(ValueError):
 class UnknownNameError(UsageError):
     """Error for an unknown name. The message suggests a valid name or lists the valid names.
 
-    If another library uses the unknown name, the message gives the name that rollax uses for the
-    same thing. Otherwise it suggests similar names. Without similar names, it lists up to 30 names.
+    The message suggests similar names. Without similar names, it lists up to 30 names.
 
     Args:
         kind: Category of the name, such as "environment".
         name: The unknown name.
         names: All known names.
         more: Text that is appended to the message.
+        remedy: Suggestion that replaces the one from `names`, or None.
     """
 
-    def __init__(self, kind: str, name: str, names: Iterable[str], more: str = "") -> None:
-        known, name = (
-            list(names),
-            name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}...",
-        )
-        synonym = find_synonym(name, known)
-        close = find_similar_names(name, known)
-        if synonym is not None:
-            remedy = f"rollax calls it {synonym.describe()}."
-        elif close:
-            remedy = f"did you mean {' or '.join(close)}?"
-        elif known:
-            remedy = f"known are: {', '.join(known[:30])}{' ...' if len(known) > 30 else ''}."
-        else:
-            remedy = "there is none."
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        names: Iterable[str],
+        more: str = "",
+        remedy: str | None = None,
+    ) -> None:
+        if len(name) > MAX_NAME_CHARACTERS:
+            name = f"{name[:MAX_NAME_CHARACTERS]}..."
+        remedy = _suggest_name(name, list(names)) if remedy is None else remedy
         ValueError.__init__(self, f"unknown {kind} {name!r}: {remedy}{more}")
+
+
+def _suggest_name(name: str, known: list[str]) -> str:
+    """Return a sentence with the known names that are similar to `name`, or with all names."""
+    close = find_similar_names(name, known)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    if known:
+        return f"known are: {', '.join(known[:30])}{' ...' if len(known) > 30 else ''}."
+    return "there is none."
 
 
 @contextlib.contextmanager
@@ -95,6 +105,25 @@ def describe_error(error: BaseException) -> str:
     if text == _NO_MESSAGE:
         return type(error).__name__
     return f"{type(error).__name__}: {text if text.endswith('..') else text.removesuffix('.')}"
+
+
+def options_to_keywords(text: str) -> str:
+    """Replace command-line options in a message with keywords of the Python functions.
+
+    Complete commands stay unchanged.
+
+    >>> options_to_keywords("Raise --env-timeout, or use --env.frame-skip 2.")
+    "Raise env_timeout, or use arguments['frame_skip'] 2."
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        option, key = match["option"], match["key"]
+        if option is None:
+            return match[0]
+        keyword = _KEYWORDS_BY_OPTION.get(option, option.replace("-", "_"))
+        return keyword if key is None else f"{keyword}[{key.replace('-', '_')!r}]"
+
+    return _COMMAND_OR_OPTION.sub(replace, text)
 
 
 def find_similar_names(name: str, names: Iterable[str], count: int = 3) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax
 
 from rollax.algorithm import Algorithm
-from rollax.coercion import coerce, coerce_arguments
 from rollax.distributed import processes
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
@@ -36,6 +35,8 @@ from rollax.training.result import Result, accept_result
 from rollax.training.run_folder import layout
 from rollax.training.spec import Spec, with_eval_arguments
 from rollax.types import NetworkFn, RunPath, SettingValues
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import coerce
 
 
 @accept_result

@@ -12,7 +12,6 @@ from rollax import prediction, tree
 from rollax.acting import descriptors
 from rollax.acting.evaluation import Episodes, make_evaluator
 from rollax.algorithm import Algorithm, Carry, State
-from rollax.coercion import coerce, coerce_arguments, format_repr
 from rollax.environments.capabilities import capabilities, is_on_host
 from rollax.environments.environment import Environment
 from rollax.prediction import PyTree
@@ -33,6 +32,8 @@ from rollax.training.evaluation.task_results import evaluate_tasks
 from rollax.training.simulators import policy_episodes
 from rollax.training.spec import Spec
 from rollax.types import MetricValues
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import coerce, format_repr
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
-from rollax.coercion import format_value
 from rollax.environments.capabilities import capabilities
 from rollax.environments.environment import SpaceConversion
 from rollax.environments.wrappers import AgentId, add_agent_id
@@ -26,6 +25,7 @@ from rollax.spaces import (
     make_zeros,
 )
 from rollax.types import PyTree
+from rollax.user_input.coercion import format_value
 
 if TYPE_CHECKING:
     import rollax.policy

@@ -163,7 +163,7 @@ def test_rewards_are_scaled_by_discounted_returns() -> None:
         reset=experience.reset.at[0].set(True)
     )  # so that the rewards before do not count
     moments, before = normalization.init_moments(0.0), jnp.full(ENVS, 7.0)
-    train, scaled, discounted = train_state.scale_rewards(
+    scaled, discounted, returns = train_state.scale_rewards(
         TrainState(network, {}, None, moments), experience, before, 0.9
     )
     running, sums = np.zeros(ENVS), []
@@ -175,7 +175,7 @@ def test_rewards_are_scaled_by_discounted_returns() -> None:
         running = np.where(ended, 0, running)
     np.testing.assert_allclose(scaled, experience.reward / np.std(sums), rtol=1e-4)
     np.testing.assert_allclose(discounted, running, rtol=1e-4, atol=1e-5)
-    assert float(train.returns.size) == STEPS * ENVS
+    assert float(returns.size) == STEPS * ENVS
     plain = TrainState(network, {}, None, None)
-    same, untouched, kept = train_state.scale_rewards(plain, experience, discounted, 0.9)
-    assert same is plain and untouched is experience.reward and kept is discounted
+    untouched, kept, absent = train_state.scale_rewards(plain, experience, discounted, 0.9)
+    assert untouched is experience.reward and kept is discounted and absent is None

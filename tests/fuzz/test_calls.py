@@ -18,11 +18,11 @@ import pytest
 import rollax
 from fuzz.conftest import Accepted, Answer
 from rollax import DQNConfig, NetworkConfig, PPOConfig, RunOptions
-from rollax.config import validate_settings
 from rollax.policy import Policy
 from rollax.training.compile import program as programs
 from rollax.training.spec import Spec, make_spec
 from rollax.tree import to_arrays
+from rollax.user_input.settings_validation import validate_settings
 from support.runs import NETWORK, SMALL, Bad
 
 DEFAULTS: dict[str, Any] = {"config": SMALL, "network": NETWORK, "quiet": True}

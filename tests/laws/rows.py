@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from laws import archives
 from laws.walk import Walk
+from rollax.action_spaces import make_normalized_zeros
 from rollax.algorithm import Algorithm
 from rollax.algorithms.bc import BCConfig, bc
 from rollax.algorithms.impala import ImpalaConfig, impala
@@ -20,7 +21,7 @@ from rollax.learning import normalization, train_state
 from rollax.networks import NetworkConfig, actor_critic
 from rollax.networks.critics import ActorCriticsConfig
 from rollax.networks.q_networks import QNetworkConfig, RecurrentQNetworkConfig, mask_illegal_values
-from rollax.spaces import Box, Discrete, make_normalized_zeros
+from rollax.spaces import Box, Discrete
 from support.demonstrations import random_demonstrations
 
 DISCRETE = (

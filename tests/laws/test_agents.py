@@ -66,9 +66,9 @@ def test_agents_use_the_parameters_of_their_group(sharing: str) -> None:
     )
 
     def add(number, x):
-        return (jnp.broadcast_to(number, x.shape),)
+        return jnp.broadcast_to(number, x.shape)
 
-    (spread,) = parameter_sharing.map_groups(
+    spread = parameter_sharing.map_groups(
         team, add, made, parameter_sharing.split_groups(team, jnp.zeros(8), 0)
     )
     numbers = np.asarray(parameter_sharing.join_groups(team, spread, 0)).reshape(2, 4)
@@ -167,7 +167,8 @@ def test_the_order_of_agents_without_sharing_does_not_matter() -> None:
             parameter_sharing.split_groups(team, rollout, 1),
             parameter_sharing.split_groups(team, last),
         )
-        result = parameter_sharing.map_groups(team, teach, own, *parts)
+        results = parameter_sharing.map_groups(team, teach, own, *parts)
+        result = parameter_sharing.collect_fields(team, results)
         networks = {name: train.network for name, train in result.train.items()}
         return networks, parameter_sharing.join_groups(team, result.discounted_return)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import rollax
-from rollax.algorithm import Algorithm, ArchiveFunctions, DerivedSettings
+from rollax.algorithm import Algorithm, ArchiveFunctions
+from rollax.algorithms.derived_settings import DerivedSettings
 from rollax.algorithms.off_policy import OffPolicyState
 from rollax.algorithms.on_policy import OnPolicyState
 from rollax.algorithms.quality_diversity import QDState

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rollax.acting.exploration import sample_normal
+from rollax.action_spaces import discrete_sizes, make_normalized_zeros
 from rollax.errors import UsageError
 from rollax.learning.policy_values import expected_min_q, joint_log_probabilities, sample_mixed
 from rollax.networks.critics import (
@@ -17,16 +18,7 @@ from rollax.networks.critics import (
     split_action,
 )
 from rollax.networks.distributions import transform_noise
-from rollax.spaces import (
-    Ball,
-    Box,
-    Dict,
-    Discrete,
-    MultiDiscrete,
-    Tuple,
-    discrete_sizes,
-    make_normalized_zeros,
-)
+from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete, Tuple
 
 FEATURES = Box(-1.0, 1.0, (3,))
 MIXED = Dict(

@@ -10,8 +10,12 @@ import pytest
 import rollax
 from rollax.algorithms.registry import list_algorithms
 from rollax.cli.main import main
-from rollax.errors import UnknownNameError
-from rollax.synonyms.lookup import find_synonym, format_table, read_synonyms
+from rollax.synonyms.lookup import (
+    UnknownSettingError,
+    find_synonym,
+    format_table,
+    read_synonyms,
+)
 from rollax.training.callbacks.dispatch import METHODS
 from rollax.training.evaluation.metrics import RETURN_STATISTICS
 
@@ -74,7 +78,7 @@ def test_the_tables_have_existing_names() -> None:
 def test_synonyms_are_found(name: str, known: Any, names: tuple[str, ...]) -> None:
     match = find_synonym(name, known)
     assert match is not None and match.names == names
-    assert f"rollax calls it {' and '.join(names)}" in str(UnknownNameError("name", name, known))
+    assert f"rollax calls it {' and '.join(names)}" in str(UnknownSettingError("name", name, known))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from rollax import tree
 from rollax.acting import descriptors
-from rollax.acting.info_metrics import InfoReduction, make_info_reduction
+from rollax.acting.episode_metrics import InfoReduction, make_info_reduction
 from rollax.acting.streams import (
     ActorState,
     Experience,
@@ -40,7 +40,7 @@ class Episodes(NamedTuple):
         truncated: Whether the episode was truncated, bool `[N]`. Episodes that are neither
             terminated nor truncated were stopped after `max_steps`.
         info: Entries of the environment's `info`, keyed by name, `[N, ...]` each. Each entry is
-            reduced over the episode (`rollax.acting.info_metrics`).
+            reduced over the episode (`rollax.acting.episode_metrics`).
         descriptor: Descriptor of each episode, float `[N, K]`, or None if the environment has no
             state descriptors.
         state_metrics: Scalars of the evaluated state, keyed by name (`Algorithm.state_metrics`).
@@ -253,9 +253,7 @@ def make_episode_runner(
             )
             info_memory = info_reduction.add(loop.info_memory, after.info, alive)
             if record is not None:
-                rows = jax.tree.map(
-                    lambda all, row: all.at[time].set(row), rows, record(experience)
-                )
+                rows = jax.tree.map(lambda x, row: x.at[time].set(row), rows, record(experience))
             return EpisodeLoop(
                 time=time + 1,
                 playing=playing,
@@ -264,19 +262,18 @@ def make_episode_runner(
                 rows=rows,
             )
 
-        rows: Any = ()
+        row: Any = ()
         if record is not None:
-            row = jax.eval_shape(
-                record,
-                jax.eval_shape(lambda: step_episodes(environment, policy, playing, keys)[1][0]),
+            _, (experience, _) = jax.eval_shape(
+                lambda: step_episodes(environment, policy, playing, keys)
             )
-            rows = jax.tree.map(lambda x: jnp.zeros((max_steps, *x.shape), x.dtype), row)
+            row = jax.eval_shape(record, experience)
         start = EpisodeLoop(
             time=jnp.zeros((), jnp.int32),
             playing=playing,
             info_memory=info_reduction.start(number),
             descriptor_memory=extraction.start(number),
-            rows=rows,
+            rows=jax.tree.map(lambda x: jnp.zeros((max_steps, *x.shape), x.dtype), row),
         )
         end = jax.lax.while_loop(is_running, step_all, start)
         return _finish_episodes(environment, end, info_reduction, extraction), end.rows

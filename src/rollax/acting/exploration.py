@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.action_spaces import make_normalized_zeros
 from rollax.networks.critics import get_action_mask, masked_action
 from rollax.networks.policy_heads import make_categorical, select_action_mask
 from rollax.spaces import (
@@ -21,7 +22,6 @@ from rollax.spaces import (
     join_values,
     list_parts,
     list_values,
-    make_normalized_zeros,
     map_space,
 )
 from rollax.types import Action, Carry, Observation, PyTree, Scalar

@@ -117,8 +117,7 @@ def make_policy(
             parameters,
             inputs,
         )
-        carry, action, extras = (join_groups(agent_groups, values) for values in outputs)
-        return carry, action, extras
+        return join_groups(agent_groups, outputs)
 
     return act_together
 
@@ -139,14 +138,13 @@ def initial_carry(
     if not agent_groups.has_agent_axis:
         return first(parameters)
 
-    def broadcast_first(values: PyTree, agents: jax.Array) -> tuple[Any]:
-        return (
-            jax.tree.map(lambda x: jnp.broadcast_to(x, agents.shape + jnp.shape(x)), first(values)),
+    def broadcast_first(values: PyTree, agents: jax.Array) -> Any:
+        return jax.tree.map(
+            lambda x: jnp.broadcast_to(x, agents.shape + jnp.shape(x)), first(values)
         )
 
     agents = split_groups(agent_groups, jnp.zeros(agent_groups.num_agents))
-    (carry,) = map_groups(agent_groups, broadcast_first, parameters, agents)
-    return join_groups(agent_groups, carry)
+    return join_groups(agent_groups, map_groups(agent_groups, broadcast_first, parameters, agents))
 
 
 def num_group_streams(agent_groups: AgentGroups, num_envs: int) -> list[int]:
@@ -214,6 +212,11 @@ def init_groups(agent_groups: AgentGroups, function: Callable[..., PyTree], key:
     return by_group
 
 
+def split_key(agent_groups: AgentGroups, key: jax.Array) -> Any:
+    """Return one random key for each set of parameters."""
+    return init_groups(agent_groups, lambda group_key: group_key, key)
+
+
 def split_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> Any:
     """Split values along the stream axis into one entry per group.
 
@@ -267,31 +270,44 @@ def join_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> Any
     return jax.tree.map(merge, *[values[group.name] for group in agent_groups.groups])
 
 
-def map_groups(
-    agent_groups: AgentGroups, function: Callable[..., PyTree], *values: PyTree
-) -> tuple[Any, ...]:
+def map_groups(agent_groups: AgentGroups, function: Callable[..., PyTree], *values: PyTree) -> Any:
     """Apply a function to the values of each set of parameters.
 
     Args:
         agent_groups: Groups of agents.
-        function: Function that returns a tuple or a NamedTuple.
+        function: Function of one set of parameters and further values.
         *values: Arguments of the function. Unless all agents share parameters, each argument is a
             dictionary keyed by group name.
 
     Returns:
-        The result of `function`. Unless all agents share parameters, each element of the result is
-        a dictionary keyed by group name.
+        The result of `function`. Unless all agents share parameters, a dictionary of its results
+        keyed by group name.
     """
     if agent_groups.is_fully_shared:
         return function(*values)
-    results = []
+    results = {}
     for group in agent_groups.groups:
         run = jax.vmap(function) if group.has_separate_parameters else function
-        results.append(run(*(value[group.name] for value in values)))
-    names = [group.name for group in agent_groups.groups]
-    by_group = [dict(zip(names, parts, strict=True)) for parts in zip(*results, strict=True)]
-    kind: Any = type(results[0])
-    return tuple(by_group) if kind is tuple else kind(*by_group)
+        results[group.name] = run(*(value[group.name] for value in values))
+    return results
+
+
+def collect_fields(agent_groups: AgentGroups, results: PyTree) -> Any:
+    """Return the NamedTuples of all groups as one NamedTuple, whose fields are keyed by group name.
+
+    Args:
+        agent_groups: Groups of agents.
+        results: A NamedTuple, as returned by `map_groups`. Unless all agents share parameters, a
+            dictionary of them keyed by group name.
+
+    Returns:
+        The NamedTuple. Unless all agents share parameters, each field is a dictionary.
+    """
+    if agent_groups.is_fully_shared:
+        return results
+    kind = type(next(iter(results.values())))
+    fields = zip(*results.values(), strict=True)
+    return kind(*(dict(zip(results, parts, strict=True)) for parts in fields))
 
 
 @profile_scope("bookkeeping")

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax import tree
+from rollax.acting.episode_metrics import info_shapes
 from rollax.acting.evaluation import make_episode_runner, split_episode_keys
 from rollax.acting.exploration import denormalize_action
-from rollax.acting.info_metrics import info_shapes
 from rollax.acting.streams import Experience
 from rollax.environments.capabilities import capabilities, has_closed_form, has_descriptors
 from rollax.environments.environment import ClosedFormEnvironment, Environment
@@ -217,25 +217,50 @@ def make_episode_scorer(
         elif options.num_frames:
             extras = mean(select_frames(rows, result.length, options.num_frames))
         returns = result.returns if scoring is None else result.returns[:, scoring].mean(axis=-1)
-        means = mean(returns), mean(result.descriptor), extras
-        if not options.records:
-            return Score(*means)
-        steps, acting = rows
-        on = jnp.arange(max_steps)[:, None] < result.length[None]
-        if scoring is not None:
-            steps, acting = jax.tree.map(lambda x: x[:, :, scoring], (steps, acting))
-            on = on[:, :, None]
-        is_step = acting & on
-        # Reshape [T, B E A] to [E A T, B]: all episodes and agents of a solution in sequence.
-        apart = jax.tree.map(
-            lambda x: x.reshape(max_steps, number, -1, *x.shape[is_step.ndim :]), (steps, is_step)
+        return Score(
+            fitness=mean(returns),
+            descriptor=mean(result.descriptor),
+            extras=extras,
+            experience=(
+                join_transitions(rows, result.length, scoring, number) if options.records else ()
+            ),
         )
-        joined = jax.tree.map(
-            lambda x: jnp.moveaxis(x, 2, 0).reshape(-1, number, *x.shape[3:]), apart
-        )
-        return Score(*means, joined)
 
     return score
+
+
+def join_transitions(
+    rows: tuple[ReplayStep, jax.Array],
+    length: jax.Array,
+    scoring: np.ndarray | None,
+    num_solutions: int,
+) -> tuple[ReplayStep, jax.Array]:
+    """Return the transitions of all episodes and agents of each solution in sequence.
+
+    Args:
+        rows: Recorded steps of N episodes and masks of active agents, `[T, N, ...]`, as returned by
+            `make_replay_step` for each step. N is the number of solutions B times their episodes.
+        length: Number of steps of each episode, int32 `[N]`.
+        scoring: Indices of the M agents to score, or None without an agent axis.
+        num_solutions: Number of solutions B.
+
+    Returns:
+        The transitions `[N / B * M * T, B, ...]`, and a mask of the valid ones, bool.
+    """
+    steps, is_active = rows
+    num_steps = is_active.shape[0]
+    is_running = jnp.arange(num_steps)[:, None] < length[None]
+    if scoring is not None:
+        steps, is_active = jax.tree.map(lambda x: x[:, :, scoring], (steps, is_active))
+        is_running = is_running[:, :, None]
+    is_step = is_active & is_running
+
+    def join(x: jax.Array) -> jax.Array:
+        # Reshape [T, N, M] to [T, B, N / B * M], and then to [N / B * M * T, B].
+        by_solution = x.reshape(num_steps, num_solutions, -1, *x.shape[is_step.ndim :])
+        return jnp.moveaxis(by_solution, 2, 0).reshape(-1, num_solutions, *by_solution.shape[3:])
+
+    return jax.tree.map(join, (steps, is_step))
 
 
 def find_scoring_agents(environment: Environment, agent_type: str) -> np.ndarray | None:

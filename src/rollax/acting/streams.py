@@ -9,29 +9,34 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rollax import tree
-from rollax.acting.info_metrics import (
+from rollax.acting.episode_metrics import (
     MAX_LOGGED_ELEMENTS,
     InfoReduction,
     make_info_reduction,
+    sum_ended_episodes,
     sum_ended_info,
+    total_sums,
 )
 from rollax.algorithm import EpisodeSums
 from rollax.algorithm import reseed as reseed_keys
 from rollax.environments.capabilities import (
-    capabilities,
     find_acting_agents,
     has_opponents,
     is_on_host,
 )
 from rollax.environments.environment import Environment, Transition
-from rollax.environments.host_environment import make_zero_observation
-from rollax.environments.reset_pool import ResetPool, init_reset_pool, refill_reset_pool
+from rollax.environments.reset_pool import (
+    ResetPool,
+    discard_pooled_resets,
+    init_reset_pool,
+    refill_reset_pool,
+)
 from rollax.environments.trace_cache import trace_once
 from rollax.networks import memory_windows
 from rollax.scopes import profile_scope
+from rollax.spaces import make_zeros
 from rollax.types import Carry, Observation, PyTree, State
 
 # (carry, obs, reset, key) -> (carry, action, extras) in one environment. If `reset`, bool [], is
@@ -58,7 +63,7 @@ class ActorState(NamedTuple):
         episode_length: Number of steps of the running episode, int32 `[E]` or `[E, A]`.
         reset_pool: Precomputed resets, or None if environments do not restart.
         episode_info: Accumulators of the `info` of the running episode
-            (`rollax.acting.info_metrics`), `[E, ...]`. Empty if it is not logged.
+            (`rollax.acting.episode_metrics`), `[E, ...]`. Empty if it is not logged.
     """
 
     env_state: Any
@@ -190,7 +195,7 @@ def init_actor(environment: Environment, key: jax.Array, num_envs: int, carry: C
         The actor state, with a reset pool unless the environment is a simulator on the host.
     """
     if is_on_host(environment):
-        zeros = make_zero_observation(environment)
+        zeros = make_zeros(environment.observation_space, environment.num_agents)
         obs = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), zeros)
         actor = make_actor(environment, (), obs, carry)
         return actor._replace(reset=jnp.ones_like(actor.episode_length, bool))
@@ -401,40 +406,6 @@ def make_step_keys(keys: jax.Array, time: jax.Array) -> jax.Array:
     return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(time, keys.shape))
 
 
-def total_sums(environment: Environment, sums: EpisodeSums) -> EpisodeSums:
-    """Sum episode statistics `[T, E]` or `[T, E, A]` over all axes, in total and per agent type."""
-    types = capabilities(environment).agent_types
-    names = list(dict.fromkeys(types))
-
-    def sum_agents(name: str) -> tuple[jax.Array, ...]:
-        agents = np.flatnonzero([name == other for other in types])
-        return tuple(jnp.sum(total[..., agents]) for total in sums[:2])
-
-    by_type = {name: sum_agents(name) for name in names} if len(names) > 1 else {}
-    return jax.tree.map(jnp.sum, sums)._replace(agent_type_sums=by_type)
-
-
-@profile_scope("bookkeeping")
-def sum_ended_episodes(
-    episode_return: jax.Array, episode_length: jax.Array, ended: jax.Array
-) -> EpisodeSums:
-    """Return the episode statistics of each stream, set to 0 where no episode ended.
-
-    Args:
-        episode_return: Return of the current episode, float `[E]` or `[E, A]`.
-        episode_length: Number of steps of the current episode, with the same shape.
-        ended: Whether the episode ended, bool with the same shape.
-
-    Returns:
-        Statistics with the shape of the arguments, without sums per agent type.
-    """
-
-    def of_ended(total):
-        return jnp.where(ended, total, 0).astype(jnp.float32)
-
-    return EpisodeSums(of_ended(1), of_ended(episode_return), of_ended(episode_length))
-
-
 def flatten_streams(environment: Environment, values: PyTree) -> Any:
     """Reshape `[E, A, ...]` to `[E * A, ...]`. Without an agent axis, return `values`."""
     if environment.num_agents is None:
@@ -447,15 +418,4 @@ def reseed(state: State, key: jax.Array) -> Any:
 
     The precomputed resets in the pool are discarded, because they were computed with the old keys.
     """
-
-    def is_pool(part):
-        return isinstance(part, ResetPool)
-
-    def drop(part):
-        return (
-            part._replace(pooled_episode=jnp.full_like(part.pooled_episode, -1))
-            if is_pool(part)
-            else part
-        )
-
-    return jax.tree.map(drop, reseed_keys(state, key), is_leaf=is_pool)
+    return discard_pooled_resets(reseed_keys(state, key))

@@ -20,7 +20,6 @@ import optax
 from rollax import tree
 from rollax.acting import parameter_sharing
 from rollax.algorithm import Algorithm, Metrics, check_finite
-from rollax.algorithms.network_checks import check_actor_critic
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
@@ -28,6 +27,7 @@ from rollax.learning import normalization, train_state
 from rollax.learning.freezing import check_frozen_parts
 from rollax.learning.optimizers import OptimizerName, ScheduleName, make_optimizer, scheduled_rate
 from rollax.learning.train_state import TrainState
+from rollax.networks.interop.network_checks import check_actor_critic
 from rollax.networks.network import Network
 from rollax.replay.demonstrations import Demonstrations, DemonstrationSteps
 from rollax.spaces import make_zeros

@@ -50,7 +50,7 @@ class BuiltinAlgorithm(NamedTuple):
         network: Names of the network's module, settings class and constructor.
         derive_settings: Name of the function in `rollax.algorithms.derived_settings` that becomes
             `AlgorithmEntry.derive_settings`.
-        check: Name of the function in `rollax.algorithms.network_checks` that becomes
+        check: Name of the function in `rollax.algorithms.settings_checks` that becomes
             `AlgorithmEntry.check`.
         adapt_to_host: Name of the function in `rollax.algorithms.derived_settings` that becomes
             `AlgorithmEntry.adapt_to_host`.

@@ -5,8 +5,9 @@ can use a function if their settings have the fields that it reads.
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from rollax.algorithm import ArchiveSettings, DerivedSettings
 from rollax.algorithms.bc import BCConfig
 from rollax.algorithms.cma_mae import CMAMAEConfig
 from rollax.algorithms.cma_maega import CMAMAEGAConfig
@@ -16,6 +17,50 @@ from rollax.algorithms.policy_gradient import PolicyGradientConfig
 from rollax.algorithms.quality_diversity import QDConfig
 from rollax.replay.replay_config import ReplayConfig, compute_replay_cycle
 from rollax.types import Settings
+
+
+class ArchiveSettings(NamedTuple):
+    """Settings of an algorithm's archive, as returned by `AlgorithmEntry.derive_settings`.
+
+    Attributes:
+        batch_size: Number of solutions per batch.
+        grid: Number of cells along each descriptor dimension of the grid that the archive or its
+            metrics use.
+        objectives: Names of the objectives, or `()` for a single fitness.
+        reference: Reference point of the hypervolume, one number per objective.
+        threshold_start: Initial acceptance threshold of cells, or None if cells have no thresholds.
+    """
+
+    batch_size: int
+    grid: tuple[int, ...]
+    objectives: tuple[str, ...] = ()
+    reference: tuple[float, ...] = ()
+    threshold_start: float | None = None
+
+
+class DerivedSettings(NamedTuple):
+    """Quantities that a run derives from the settings of an algorithm.
+
+    Runs read these quantities because the names of settings differ between algorithms. A default
+    value means that a quantity does not apply to the algorithm.
+
+    Attributes:
+        num_envs: Number of environments, which a run divides among devices, or 0.
+        replay_capacity: Capacity of the replay buffer in transitions, or 0.
+        gradient_steps: Number of gradient steps per update on replayed batches.
+        learning_starts: Number of frames before learning starts, keyed by the setting that
+            determines it. Learning starts after the largest of these numbers.
+        sizes: Values of the settings that determine the memory use of an update, keyed by setting
+            name, for error messages.
+        archive: Settings of the archive, or None for algorithms without an archive.
+    """
+
+    num_envs: int = 0
+    replay_capacity: int = 0
+    gradient_steps: float = 0.0
+    learning_starts: Mapping[str, float] = {}
+    sizes: Mapping[str, int] = {}
+    archive: ArchiveSettings | None = None
 
 
 def derive_nothing(config: Settings) -> DerivedSettings:

@@ -17,20 +17,20 @@ import optax
 
 from rollax.acting.exploration import epsilon_schedule
 from rollax.acting.streams import Rollout
+from rollax.action_spaces import check_discrete
 from rollax.algorithm import Algorithm, Metrics
-from rollax.algorithms.network_checks import check_q_network
 from rollax.algorithms.off_policy import OffPolicyState, off_policy
 from rollax.algorithms.replay_updates import AgentFns, start_with_demonstrations
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning.optimizers import make_optimizer
 from rollax.learning.train_state import apply_gradients
+from rollax.networks.interop.network_checks import check_q_network
 from rollax.networks.q_networks import EpsilonGreedy, argmax_q, mask_illegal_values, select_q
 from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.prioritized import make_prioritized_replay, reweight_priorities
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, ReplayBuffer, make_uniform_replay
-from rollax.spaces import check_discrete
 from rollax.types import Carry, Flag, Observation, Parameters, Scalar, State
 
 QNetwork: TypeAlias = Callable[[Observation], jax.Array]

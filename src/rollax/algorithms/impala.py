@@ -13,7 +13,6 @@ final observations within a trajectory use the memory stored during the rollout.
 docs/algorithms/impala.md has the equations.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Literal
 
@@ -24,17 +23,23 @@ from rollax import tree
 from rollax.acting import parameter_sharing
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
-from rollax.algorithms.network_checks import check_actor_critic
-from rollax.algorithms.on_policy import LearnResult, RolloutEnd, finish_update, fit, on_policy
+from rollax.algorithms.on_policy import LearnResult, RolloutEnd, finish_update, on_policy
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, normalization, priorities, train_state
 from rollax.learning.optimizers import AdaptiveScheduleName, OptimizerName, linear_schedule
-from rollax.learning.returns import add_values, compute_next_values, vmap_over_streams
+from rollax.learning.returns import (
+    AdvantageEstimates,
+    add_values,
+    compute_next_values,
+    vmap_over_streams,
+)
 from rollax.learning.train_state import TrainState
 from rollax.learning.vtrace import vtrace
 from rollax.networks import memory_windows
-from rollax.networks.network import Network
+from rollax.networks.interop.network_checks import check_actor_critic
+from rollax.networks.network import Network, evaluate_actions
+from rollax.types import Carry
 
 
 @settings_dataclass
@@ -136,33 +141,65 @@ class ImpalaConfig:
         return self.num_envs * self.num_steps
 
 
-def vtrace_targets_and_advantages(
-    config: ImpalaConfig, *arrays: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Compute V-trace targets and advantages of streams `[T, S]`.
+def estimate_advantages(
+    config: ImpalaConfig,
+    network: Network,
+    data: Experience,
+    value: jax.Array,
+    log_ratio: jax.Array,
+    carry: Carry,
+) -> AdvantageEstimates:
+    """Compute V-trace targets and advantages of streams `[T, S]`. No gradient flows through them.
 
     The paper assumes c-bar <= rho-bar. This function enforces it, because a sweep or an evolving
     population may change both settings.
 
     Args:
         config: Settings of the algorithm.
-        arrays: Arguments `reward` to `truncated` of `vtrace` in this order, `[T, S]` each.
+        network: Actor-critic network, with values in units of return.
+        data: Experience with the rewards to learn from, `[T, S, ...]`.
+        value: Values of the observations before each step, `[T, S]`.
+        log_ratio: Logarithm of the probability ratio of the learning policy and the acting policy,
+            `[T, S]`.
+        carry: Memory of the network after the last step, `[S, ...]`.
 
     Returns:
-        Value targets and advantages, `[T, S]` each.
+        The advantages and value targets.
     """
-    numbers = (
+    network, value, log_ratio, carry = jax.lax.stop_gradient((network, value, log_ratio, carry))
+    target, advantage = vmap_over_streams(vtrace, shared=4)(
+        data.reward,
+        value,
+        compute_next_values(network, data, value, carry),
+        log_ratio,
+        data.terminated,
+        data.truncated,
         config.gamma,
         config.vtrace_lambda,
         config.rho_clip,
         jnp.minimum(config.c_clip, config.rho_clip),
     )
-    return vmap_over_streams(vtrace, len(numbers))(*arrays, *numbers)
+    return AdvantageEstimates(advantage, target)
+
+
+def policy_objective(
+    config: ImpalaConfig, log_prob: jax.Array, log_ratio: jax.Array, advantage: jax.Array
+) -> jax.Array:
+    """Return the objective of the policy for each step, which training maximizes.
+
+    Its gradient is that of section 4.2, rho A grad log pi. If `config.objective` is "clipped", the
+    objective is that of PPO.
+    """
+    if config.objective == "clipped":
+        return losses.clipped_objective(log_ratio, advantage, config.clip)
+    rho = jnp.minimum(config.rho_clip, jnp.exp(jax.lax.stop_gradient(log_ratio)))
+    return rho * log_prob * advantage
 
 
 def loss(
     network: Network,
-    moments: tuple[normalization.Moments | None, normalization.Moments | None],
+    observations: normalization.Moments | None,
+    values: normalization.Moments | None,
     data: Experience,
     weight: jax.Array,
     config: ImpalaConfig,
@@ -175,7 +212,8 @@ def loss(
 
     Args:
         network: Actor-critic network.
-        moments: Statistics of observations and of value targets, None where not normalized.
+        observations: Observation statistics, or None if observations are not normalized.
+        values: Statistics of value targets, or None if values are not normalized.
         data: Minibatch of B trajectories of L steps.
         weight: Importance weight of each trajectory, `[1, B]`.
         config: Settings of the algorithm.
@@ -184,47 +222,29 @@ def loss(
     Returns:
         The loss, and its terms and diagnostics as scalar metrics keyed by name.
     """
-    network, (_, std) = (
-        train_state.add_normalization(network, *moments),
-        train_state.value_mean_and_std(moments[1]),
-    )
+    network = train_state.add_normalization(network, observations, values)
     carry, output = network.unroll(memory_windows.first_carries(data.carry), data.obs, data.reset)
-    density = tree.vmap_over_steps(
-        lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy())
-    )
-    log_prob, entropy = density(output.policy, data.extras.raw_action)
-    log_ratio = jnp.clip(log_prob - data.extras.log_prob, -20.0, 20.0)
+    log_prob, entropy = evaluate_actions(output.policy, data.extras.raw_action)
+    log_ratio = losses.log_probability_ratio(log_prob, data.extras.log_prob)
+    estimates = estimate_advantages(config, network, data, output.value, log_ratio, carry)
 
-    # Compute targets, advantages and ratios with the current network. No gradient flows through
-    # them.
-    still, value, fixed_ratio, carry = jax.lax.stop_gradient(
-        (network, output.value, log_ratio, carry)
-    )
-    next_value = compute_next_values(still, data, value, carry)
-    target, advantage = vtrace_targets_and_advantages(
-        config, data.reward, value, next_value, fixed_ratio, data.terminated, data.truncated
-    )
     mask = losses.policy_mask(data.mask, data.acts)
-    advantage = (
-        losses.standardize(advantage, mask)
-        if config.normalize_advantages == "minibatch"
-        else advantage / std
-    )
-
-    ratio = jnp.exp(fixed_ratio)
-    if config.objective == "clipped":
-        objective = losses.clipped_objective(log_ratio, advantage, config.clip)
+    _, std = train_state.value_mean_and_std(values)
+    if config.normalize_advantages == "minibatch":
+        advantage = losses.standardize(estimates.advantage, mask)
     else:
-        objective = jnp.minimum(config.rho_clip, ratio) * log_prob * advantage
+        advantage = estimates.advantage / std
     weight = jnp.broadcast_to(weight, log_prob.shape)
+    old_value = jax.lax.stop_gradient(output.value)
+    value_error = losses.squared_value_error(output.value, old_value, estimates.target, None)
+    fixed_log_ratio = jax.lax.stop_gradient(log_ratio)
+    is_clipped = jnp.exp(fixed_log_ratio) > config.rho_clip
     terms = {
-        "policy_loss": -weight * objective,
-        "value_loss": weight
-        * losses.squared_value_error(output.value, value, target, None)
-        / std**2,
+        "policy_loss": -weight * policy_objective(config, log_prob, log_ratio, advantage),
+        "value_loss": weight * value_error / std**2,
         "entropy": weight * entropy,
-        "approx_kl": losses.estimate_kl(fixed_ratio),
-        "rho_clipped": (ratio > config.rho_clip).astype(jnp.float32),
+        "approx_kl": losses.estimate_kl(fixed_log_ratio),
+        "rho_clipped": is_clipped.astype(jnp.float32),
     }
     metrics = losses.masked_means(terms, data.mask, mask, values=("value_loss",))
     total = (
@@ -299,31 +319,27 @@ def learn(
     Returns:
         New train state, discounted returns, metrics and `FiniteChecks`.
     """
-    train, reward, discounted_return = train_state.scale_rewards(
-        train, rollout, end.discounted_return, config.gamma
-    )
+    scaled = train_state.scale_rewards(train, rollout, end.discounted_return, config.gamma)
+    train = train._replace(returns=scaled.moments)
 
     # Estimate advantages for the policy that acted, for priorities and metrics. The loss of each
     # minibatch estimates advantages again with the current network.
     network = train_state.add_normalization(train.network, train.observations, train.values)
     rollout = add_values(network, rollout, config.num_minibatches)
-    value = rollout.extras.value
-    target, advantage = vtrace_targets_and_advantages(
-        config,
-        reward,
-        value,
-        compute_next_values(network, rollout, value, end.carry),
-        jnp.zeros_like(reward),
-        rollout.terminated,
-        rollout.truncated,
+    data = rollout._replace(reward=scaled.reward)
+    same_policy = jnp.zeros_like(scaled.reward)
+    estimates = estimate_advantages(
+        config, network, data, rollout.extras.value, same_policy, end.carry
     )
-    layout = make_minibatch_layout(config, reward.shape[1])
-    shuffle, weights = sample_trajectories(config, progress, advantage, rollout.mask, layout)
+    layout = make_minibatch_layout(config, num_streams=rollout.reward.shape[1])
+    shuffle, weights = priorities.sample_trajectories(
+        config, progress, estimates.advantage, rollout.mask, layout
+    )
 
     # Learn from minibatches of trajectories for some epochs.
-    train = train_state.update_value_statistics(train, target, rollout.mask)
+    train = train_state.update_value_statistics(train, estimates.target, rollout.mask)
     carries = memory_windows.split_into_sequences(rollout.carry, config.sequence_length)
-    rows = minibatches.to_rows(rollout._replace(reward=reward, carry=carries), layout)
+    rows = minibatches.to_rows(data._replace(carry=carries), layout)
     entropy_coefficient = linear_schedule(
         config.entropy_coefficient, config.entropy_final_fraction, progress
     )
@@ -331,49 +347,14 @@ def learn(
     def minibatch_loss(
         network: Network, train: TrainState, minibatch: tuple[Experience, jax.Array]
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        moments = train.observations, train.values
-        return loss(network, moments, *minibatch, config, entropy_coefficient)
+        data, weight = minibatch
+        return loss(
+            network, train.observations, train.values, data, weight, config, entropy_coefficient
+        )
 
-    train, metrics = fit(
+    train, metrics = train_state.fit(
         minibatch_loss, train, (rows, weights), layout, config, progress, key, shuffle
     )
-    train, metrics, finite = finish_update(
-        config, progress, train, rollout, advantage, target, metrics
+    return finish_update(
+        config, progress, train, rollout, estimates, scaled.discounted_return, metrics
     )
-    return LearnResult(train, discounted_return, metrics, finite)
-
-
-def sample_trajectories(
-    config: ImpalaConfig,
-    progress: jax.Array,
-    advantage: jax.Array,
-    mask: jax.Array | None,
-    layout: minibatches.MinibatchLayout,
-) -> tuple[Callable[..., jax.Array], jax.Array]:
-    """Return a function that samples the trajectories of an epoch, and their importance weights.
-
-    If `config.prioritized` is false, every trajectory is used once per epoch with weight 1.
-
-    Args:
-        config: Settings of the algorithm.
-        progress: Completed fraction of training, from 0 to 1.
-        advantage: Advantages of the rollout, `[T, S]`.
-        mask: Samples of active agents, bool `[T, S]`, or None for all samples.
-        layout: Layout of the rollout for minibatches.
-
-    Returns:
-        Function `(key, layout)` that returns row indices in the format of
-        `minibatches.shuffle_rows`, and the weight of each trajectory, `[rows, groups, 1,
-        block_size]`.
-    """
-    if not config.prioritized:
-        return minibatches.shuffle_rows, jnp.ones(
-            (layout.rows, layout.groups, 1, layout.block_size)
-        )
-    priority, size = priorities.trajectory_priorities(advantage, mask, layout)
-    beta = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(
-        progress, 0.0, 1.0
-    )
-    weight = priorities.importance_weights(priority, config.priority_exponent, beta, size)
-    shuffle = functools.partial(priorities.sample_rows, priority, config.priority_exponent)
-    return shuffle, jnp.expand_dims(weight, (1, 2, 3))

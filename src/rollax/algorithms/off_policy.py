@@ -37,9 +37,7 @@ from rollax.acting.streams import (
 from rollax.algorithm import (
     Algorithm,
     EpisodeSums,
-    FiniteChecks,
     Metrics,
-    check_finite,
     make_placement,
     uniform_placement,
 )
@@ -49,7 +47,9 @@ from rollax.algorithms.replay_updates import (
     anneal_learning_rates,
     example_step,
     select_parts,
+    summarize_metrics,
     update_from_replay,
+    update_observation_statistics,
     with_normalized_observations,
 )
 from rollax.environments.capabilities import is_on_host
@@ -59,7 +59,6 @@ from rollax.learning import normalization
 from rollax.learning.freezing import check_frozen_parts
 from rollax.replay.replay_config import ReplayConfig, compute_replay_cycle
 from rollax.replay.ring import ReplayBuffer, ReplayState
-from rollax.scopes import profile_scope
 from rollax.types import Action, Carry, Flag, Observation, Settings, State
 
 PlayFn: TypeAlias = Callable[[RolloutArguments], Rollout]
@@ -221,6 +220,45 @@ def run_cycle(
     return CycleState(agent, rollout.actor, replay), result
 
 
+def update(
+    environment: Environment,
+    agent_fns: AgentFns,
+    buffer: ReplayBuffer,
+    play: PlayFn,
+    state: OffPolicyState,
+) -> tuple[OffPolicyState, Metrics]:
+    """Perform one update, which consists of several cycles of acting and learning.
+
+    Args:
+        environment: Environment to train in.
+        agent_fns: Functions of the agent.
+        buffer: Replay buffer.
+        play: Function that returns the rollout of a cycle.
+        state: State before the update.
+
+    Returns:
+        The state after the update and its metrics.
+    """
+    config, progress = state.config, state.updates / state.config.total_updates
+    fns = with_normalized_observations(agent_fns, state.observations)
+    key, run_key = jax.random.split(state.key)
+    body = functools.partial(run_cycle, environment, fns, buffer, play, state, run_key)
+    cycle = CycleState(state.agent, state.actor, state.replay)
+    num_cycles = config.num_steps // compute_replay_cycle(config)[0]
+    cycle, result = jax.lax.scan(body, cycle, jnp.arange(num_cycles))
+
+    values, finite = summarize_metrics(result.experience, result.metrics, cycle.agent)
+    values["learning_rate"] = anneal_learning_rates(config, progress).learning_rate
+    state = state._replace(
+        key=key,
+        observations=update_observation_statistics(state.observations, result.experience),
+        updates=state.updates + 1,
+        **cycle._asdict(),
+    )
+    episodes = jax.tree.map(jnp.sum, result.episodes)
+    return state, Metrics(values, episodes, finite, jnp.sum(result.experience.reward))
+
+
 def off_policy(
     environment: Environment, agent_fns: AgentFns, buffer: Callable[[Settings], ReplayBuffer]
 ) -> Algorithm:
@@ -237,30 +275,16 @@ def off_policy(
     groups = parameter_sharing.make_agent_groups(environment, "all")
 
     def step(state: OffPolicyState) -> tuple[OffPolicyState, Metrics]:
-        return update(lambda arguments: unroll(environment, *arguments), state)
+        def play(arguments: RolloutArguments) -> Rollout:
+            return unroll(environment, *arguments)
+
+        return update(environment, agent_fns, buffer(state.config), play, state)
 
     def learn(state: OffPolicyState, rollout: Rollout) -> tuple[OffPolicyState, Metrics]:
-        return update(lambda arguments: rollout, state)
+        def play(arguments: RolloutArguments) -> Rollout:
+            return rollout
 
-    def update(play: PlayFn, state: OffPolicyState) -> tuple[OffPolicyState, Metrics]:
-        config = state.config
-        fns = with_normalized_observations(agent_fns, state.observations)
-        key, run_key = jax.random.split(state.key)
-        body = functools.partial(run_cycle, environment, fns, buffer(config), play, state, run_key)
-        cycle = CycleState(state.agent, state.actor, state.replay)
-        num_cycles = config.num_steps // compute_replay_cycle(config)[0]
-        cycle, result = jax.lax.scan(body, cycle, jnp.arange(num_cycles))
-        values, finite = summarize_metrics(result.experience, result.metrics, cycle.agent)
-        progress = state.updates / config.total_updates
-        values["learning_rate"] = anneal_learning_rates(config, progress).learning_rate
-        state = state._replace(
-            key=key,
-            observations=update_observation_statistics(state.observations, result.experience),
-            updates=state.updates + 1,
-            **cycle._asdict(),
-        )
-        episodes = jax.tree.map(jnp.sum, result.episodes)
-        return state, Metrics(values, episodes, finite, jnp.sum(result.experience.reward))
+        return update(environment, agent_fns, buffer(state.config), play, state)
 
     def act(
         state: OffPolicyState, obs: Observation, carry: Carry, key: jax.Array, greedy: Flag
@@ -339,48 +363,3 @@ def make_exploration_policy(
     return parameter_sharing.make_policy(
         parameter_sharing.make_agent_groups(environment, "all"), explore, agent
     )
-
-
-@profile_scope("bookkeeping")
-def update_observation_statistics(
-    observations: normalization.Moments | None, experience: Experience
-) -> normalization.Moments | None:
-    """Update the observation statistics with the experience of all cycles, `[cycles, c, S]`."""
-    if observations is None:
-        return None
-    return normalization.update_moments(observations, experience.obs, axes=3, mask=experience.mask)
-
-
-@profile_scope("bookkeeping")
-def summarize_metrics(
-    experience: Experience, metrics: dict[str, jax.Array], agent: State
-) -> tuple[dict[str, jax.Array], FiniteChecks]:
-    """Return the metrics and finite checks of an update.
-
-    Args:
-        experience: Experience of all cycles of c steps, `[cycles, c, S]`.
-        metrics: Metrics of the g gradient steps of each cycle, keyed by name, `[cycles, g]` each.
-        agent: Agent after the update.
-
-    Returns:
-        Scalar metrics, keyed by name, and `FiniteChecks`. Metrics of gradient steps are averaged
-        over the steps that were not skipped, and are NaN if all steps were skipped.
-    """
-    active = metrics.pop("active")
-    number = jnp.sum(active)
-    means = {
-        name: jnp.where(number > 0, jnp.sum(x) / jnp.maximum(number, 1), jnp.nan)
-        for name, x in metrics.items()
-    }
-    finite = check_finite(
-        experience.next_obs,
-        experience.reward,
-        None,
-        metrics["loss"],
-        agent.network,
-        on_policy=False,
-    )
-    return means | {
-        "gradient_steps": number,
-        "reward": jnp.mean(experience.reward, where=experience.mask),
-    }, finite

@@ -30,6 +30,7 @@ from rollax.algorithm import Algorithm, FiniteChecks, Metrics, make_placement
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, train_state
 from rollax.learning.optimizers import ScheduleConfig
+from rollax.learning.returns import AdvantageEstimates
 from rollax.learning.train_state import TrainState
 from rollax.networks.network import Network
 from rollax.types import Action, Carry, Flag, Observation, PyTree, Scalar, Settings
@@ -93,7 +94,7 @@ class UpdateKeys(NamedTuple):
 
 
 class RolloutEnd(NamedTuple):
-    """Values at the start or end of a rollout, in the streams of one set of parameters, `[S, ...]`.
+    """Values around a rollout that `learn` needs, in the streams of one set of parameters.
 
     Attributes:
         carry: Memory of the policy after the last step.
@@ -153,7 +154,7 @@ def split_keys(key: jax.Array) -> UpdateKeys:
 
 def step(
     environment: Environment,
-    explore: Callable[[OnPolicyState], PolicyFn],
+    training_policy: Callable[[OnPolicyState], PolicyFn],
     learn: LearnFn,
     state: OnPolicyState,
 ) -> tuple[OnPolicyState, Metrics]:
@@ -161,7 +162,7 @@ def step(
 
     Args:
         environment: Environment to train in.
-        explore: Function from the state to the policy that acts in training.
+        training_policy: Function from the state to the policy that acts in training.
         learn: Function that learns from the rollout with one set of parameters.
         state: State before the update.
 
@@ -169,7 +170,8 @@ def step(
         The state after the update and its metrics.
     """
     keys = split_keys(state.key)
-    rollout = unroll(environment, explore(state), state.actor, keys.act, state.config.num_steps)
+    policy = training_policy(state)
+    rollout = unroll(environment, policy, state.actor, keys.act, state.config.num_steps)
     return learn_by_group(environment, learn, state, keys, rollout)
 
 
@@ -195,18 +197,21 @@ def learn_by_group(
     config, actor = state.config, rollout.actor
     groups = parameter_sharing.make_agent_groups(environment, config.sharing)
     end = RolloutEnd(
-        *flatten_streams(environment, (actor.carry, actor.obs, actor.agent_done)),
+        carry=flatten_streams(environment, actor.carry),
+        obs=flatten_streams(environment, actor.obs),
+        agent_done=flatten_streams(environment, actor.agent_done),
         discounted_return=state.discounted_return,
     )
     progress = state.updates / config.total_updates
-    result: PyTree = parameter_sharing.map_groups(
+    results = parameter_sharing.map_groups(
         groups,
         functools.partial(learn, config, progress),
         state.train,
         parameter_sharing.split_groups(groups, rollout.experience, axis=1),
         parameter_sharing.split_groups(groups, end),
-        parameter_sharing.init_groups(groups, lambda key: key, keys.learn),
+        parameter_sharing.split_key(groups, keys.learn),
     )
+    result = parameter_sharing.collect_fields(groups, results)
 
     values, finite = parameter_sharing.summarize_metrics(groups, result.metrics, result.finite)
     metrics = Metrics(values, rollout.episodes, finite, reward=jnp.sum(rollout.experience.reward))
@@ -220,71 +225,16 @@ def learn_by_group(
     return state, metrics
 
 
-def fit(
-    loss: Callable[[Network, TrainState, PyTree], tuple[jax.Array, dict[str, jax.Array]]],
-    train: TrainState,
-    rows: PyTree,
-    layout: minibatches.MinibatchLayout,
-    config: train_state.GradientStepConfig,
-    progress: jax.Array,
-    key: jax.Array,
-    shuffle: Callable[
-        [jax.Array, minibatches.MinibatchLayout], jax.Array
-    ] = minibatches.shuffle_rows,
-    prepare: Callable[[PyTree], PyTree] = lambda minibatch: minibatch,
-) -> tuple[TrainState, dict[str, jax.Array]]:
-    """Train an actor-critic for several epochs on shuffled minibatches.
-
-    Args:
-        loss: Function `(network, train, minibatch)` that returns the loss and its metrics.
-        train: Parameters and optimizer states.
-        rows: Training data, as returned by `minibatches.to_rows`.
-        layout: Layout of `rows`.
-        config: Settings with the numbers of epochs, `target_kl` and the settings of the optimizers.
-        progress: Completed fraction of training, from 0 to 1.
-        key: Random key of the shuffles.
-        shuffle: Function `(key, layout)` that returns the row indices of the minibatches of one
-            epoch.
-        prepare: Function of a minibatch, which is applied before the minibatch is divided for
-            gradient accumulation.
-
-    Returns:
-        The updated train state, and the means of the metrics over the last epoch.
-    """
-    optimizers = train_state.make_optimizers(config, progress)
-
-    def gradient_step(
-        train: TrainState, order: jax.Array, active: dict[str, jax.Array]
-    ) -> tuple[TrainState, dict[str, jax.Array]]:
-        minibatch = prepare(minibatches.gather_minibatch(rows, order))
-        gradient, metrics = minibatches.accumulate_gradients(
-            lambda network, part: loss(network, train, part),
-            train.network,
-            minibatch,
-            config.gradient_accumulation,
-        )
-        if train.rate_scale is None:
-            return train_state.update_parameters(train, optimizers, gradient, active), metrics
-        train = train_state.adapt_rates(train, config, metrics["approx_kl"], active["actor"])
-        adapted = train_state.make_optimizers(config, progress, train.rate_scale)
-        return train_state.update_parameters(train, adapted, gradient, active), metrics
-
-    epochs = train_state.num_part_epochs(config, train)
-    return minibatches.run_epochs(
-        gradient_step, train, layout, key, *epochs, config.target_kl, shuffle
-    )
-
-
 def finish_update(
     config: ScheduleConfig,
     progress: jax.Array,
     train: TrainState,
     rollout: Experience,
-    advantage: jax.Array,
-    target: jax.Array,
+    estimates: AdvantageEstimates,
+    discounted_return: jax.Array,
     metrics: dict[str, jax.Array],
     prediction: jax.Array | None = None,
-) -> tuple[TrainState, dict[str, jax.Array], FiniteChecks]:
+) -> LearnResult:
     """Update the observation statistics after learning, and add the common metrics.
 
     Args:
@@ -292,23 +242,23 @@ def finish_update(
         progress: Completed fraction of training, from 0 to 1.
         train: Train state after the gradient steps.
         rollout: The rollout `[T, S]`.
-        advantage: Advantages `[T, S]`.
-        target: Value targets `[T, S]`.
+        estimates: Advantages and value targets of the rollout, `[T, S]` each.
+        discounted_return: Discounted return of each running episode after the rollout, `[S]`.
         metrics: Metrics of the gradient steps, keyed by name, including "loss".
         prediction: Prediction of the targets, `[T, S]`. None uses the values in the rollout's
             extras.
 
     Returns:
-        The train state, all metrics keyed by name, and the `FiniteChecks`. The added metrics are
-        those of `losses.summarize_update` and the learning rate.
+        The result of `learn`. The added metrics are those of `losses.summarize_update` and the
+        learning rate.
     """
     train = train_state.update_observation_statistics(train, rollout)
     parameters = (train.network, train.observations)
     more, finite = losses.summarize_update(
-        rollout, advantage, target, metrics["loss"], parameters, prediction
+        rollout, estimates.advantage, estimates.target, metrics["loss"], parameters, prediction
     )
     rate = train_state.current_rate(train, config, progress)
-    return train, metrics | more | {"learning_rate": rate}, finite
+    return LearnResult(train, discounted_return, metrics | more | {"learning_rate": rate}, finite)
 
 
 def on_policy(
@@ -346,42 +296,39 @@ def on_policy(
         The algorithm. Its config must have the settings `num_envs`, `num_steps`, `sharing`,
         `normalize_observations`, `normalize_rewards` and `total_updates`.
     """
+    init = functools.partial(
+        init_state, environment, network, make_optimizers, make_train, make_layout
+    )
 
-    def init(key: jax.Array, config: OnPolicyConfig) -> OnPolicyState:
-        return init_state(
-            environment, network, make_optimizers, make_train, make_layout, key, config
-        )
+    def agent_groups(state: OnPolicyState) -> parameter_sharing.AgentGroups:
+        return parameter_sharing.make_agent_groups(environment, state.config.sharing)
 
-    def explore(state: OnPolicyState) -> PolicyFn:
-        progress = state.updates / state.config.total_updates
-        groups = parameter_sharing.make_agent_groups(environment, state.config.sharing)
-        return parameter_sharing.make_policy(
-            groups, make_sampler(state.config, progress), state.train
-        )
+    def training_policy(state: OnPolicyState) -> PolicyFn:
+        sampler = make_sampler(state.config, state.updates / state.config.total_updates)
+        return parameter_sharing.make_policy(agent_groups(state), sampler, state.train)
 
     def act(
         state: OnPolicyState, obs: Observation, carry: Carry, key: jax.Array, greedy: Flag
     ) -> tuple[Action, Carry]:
-        groups = parameter_sharing.make_agent_groups(environment, state.config.sharing)
+        groups = agent_groups(state)
         choose_action = functools.partial(choose, state.config, jnp.asarray(greedy))
         return parameter_sharing.act_agents(groups, choose_action, state.train, obs, carry, key)
 
     def initial_carry(state: OnPolicyState) -> Carry:
-        groups = parameter_sharing.make_agent_groups(environment, state.config.sharing)
         return parameter_sharing.initial_carry(
-            groups, lambda train: train.network.initial_carry(), state.train
+            agent_groups(state), lambda train: train.network.initial_carry(), state.train
         )
 
     def rollouts(state: OnPolicyState) -> RolloutArguments:
         key = split_keys(state.key).act
-        return RolloutArguments(explore(state), state.actor, key, state.config.num_steps)
+        return RolloutArguments(training_policy(state), state.actor, key, state.config.num_steps)
 
     def learn_from_rollout(state: OnPolicyState, rollout: Rollout) -> tuple[OnPolicyState, Metrics]:
         return learn_by_group(environment, learn, state, split_keys(state.key), rollout)
 
     return Algorithm(
         init=init,
-        step=functools.partial(step, environment, explore, learn),
+        step=functools.partial(step, environment, training_policy, learn),
         act=act,
         initial_carry=initial_carry,
         acting_state=lambda state: state._replace(actor=None),
@@ -433,13 +380,13 @@ def init_state(
     )
     actor = init_actor(environment, actor_key, config.num_envs, carry)
 
-    def make_state(network: Network, obs: Observation) -> tuple[TrainState]:
+    def init_train(network: Network, obs: Observation) -> TrainState:
         first_obs = jax.tree.map(lambda x: x[0], obs)
-        return (make_train(network, optimizers, first_obs, config),)
+        return make_train(network, optimizers, first_obs, config)
 
     obs = jax.tree.map(lambda x: x[: groups.num_agents], flatten_streams(environment, actor.obs))
-    (train,) = parameter_sharing.map_groups(
-        groups, make_state, networks, parameter_sharing.split_groups(groups, obs)
+    train = parameter_sharing.map_groups(
+        groups, init_train, networks, parameter_sharing.split_groups(groups, obs)
     )
     discounted_return = jnp.zeros(config.num_envs * groups.num_agents)
     return OnPolicyState(key, config, train, actor, discounted_return, jnp.zeros((), jnp.int32))

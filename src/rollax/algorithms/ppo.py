@@ -18,26 +18,19 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from rollax import tree
 from rollax.acting import parameter_sharing
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
-from rollax.algorithms.network_checks import check_actor_critic
-from rollax.algorithms.on_policy import (
-    LearnResult,
-    RolloutEnd,
-    finish_update,
-    fit,
-    on_policy,
-)
+from rollax.algorithms.on_policy import LearnResult, RolloutEnd, finish_update, on_policy
 from rollax.config import settings_dataclass, static_field, traced_field
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, normalization, train_state
 from rollax.learning.optimizers import AdaptiveScheduleName, OptimizerName, linear_schedule
-from rollax.learning.returns import add_values, estimate_advantages
+from rollax.learning.returns import AdvantageEstimates, add_values, estimate_advantages
 from rollax.learning.train_state import TrainState
 from rollax.networks import memory_windows
-from rollax.networks.network import Network
+from rollax.networks.interop.network_checks import check_actor_critic
+from rollax.networks.network import Network, evaluate_actions
 from rollax.types import Carry, Observation
 
 
@@ -174,7 +167,7 @@ def loss(
     Args:
         network: Actor-critic network.
         observations: Observation statistics, or None if observations are not normalized.
-        data: Minibatch of B sequences of L steps, `[L, B, ...]`.
+        data: Minibatch of B sequences of L steps, `[L, B, ...]`. Its carry is `[1, B, ...]`.
         config: Settings of the algorithm.
         entropy_coefficient: Weight of the entropy bonus at the current progress (c2).
 
@@ -182,13 +175,10 @@ def loss(
         The loss, and its terms and diagnostics as scalar metrics keyed by name.
     """
     network = train_state.add_normalization(network, observations)
-    _, output = network.unroll(jax.tree.map(lambda x: x[0], data.carry), data.obs, data.reset)
-    density = tree.vmap_over_steps(
-        lambda policy, raw_action: (policy.log_prob(raw_action), policy.entropy())
-    )
-    log_prob, entropy = density(output.policy, data.raw_action)
-    # Beyond this range exp overflows, and 0 times its gradient is NaN.
-    log_ratio = jnp.clip(log_prob - data.log_prob, -20.0, 20.0)
+    first_carry = jax.tree.map(lambda x: x[0], data.carry)
+    _, output = network.unroll(first_carry, data.obs, data.reset)
+    log_prob, entropy = evaluate_actions(output.policy, data.raw_action)
+    log_ratio = losses.log_probability_ratio(log_prob, data.log_prob)
     value_clip = config.value_clip if config.clip_values else None
     terms = {
         "policy_loss": -losses.clipped_objective(log_ratio, data.advantage, config.clip),
@@ -247,19 +237,18 @@ def learn(
         New train state, discounted returns, metrics and `FiniteChecks`.
     """
     # Estimate advantages by GAE, with the values of the network that acted.
-    train, reward, discounted_return = train_state.scale_rewards(
-        train, rollout, end.discounted_return, config.gamma
-    )
+    scaled = train_state.scale_rewards(train, rollout, end.discounted_return, config.gamma)
+    train = train._replace(returns=scaled.moments)
     network = train_state.add_normalization(train.network, train.observations, train.values)
     rollout = add_values(network, rollout, config.num_minibatches)
-    advantage, target = estimate_advantages(
-        network, rollout, reward, end.carry, config.gamma, config.gae_lambda
+    estimates = estimate_advantages(
+        network, rollout, scaled.reward, end.carry, config.gamma, config.gae_lambda
     )
 
     # Learn from shuffled minibatches of sequences for some epochs.
-    train = train_state.update_value_statistics(train, target, rollout.mask)
-    batch = make_batch(config, train, rollout, advantage, target, policy_advantage)
-    layout = minibatches.make_minibatch_layout(config, reward.shape[1])
+    train = train_state.update_value_statistics(train, estimates.target, rollout.mask)
+    batch = make_batch(config, train, rollout, estimates, policy_advantage)
+    layout = minibatches.make_minibatch_layout(config, num_streams=rollout.reward.shape[1])
     entropy_coefficient = linear_schedule(
         config.entropy_coefficient, config.entropy_final_fraction, progress
     )
@@ -271,13 +260,12 @@ def learn(
 
     rows = minibatches.to_rows(batch, layout)
     prepare = functools.partial(normalize_minibatch, config)
-    train, metrics = fit(
+    train, metrics = train_state.fit(
         minibatch_loss, train, rows, layout, config, progress, key, prepare=prepare
     )
-    train, metrics, finite = finish_update(
-        config, progress, train, rollout, advantage, target, metrics
+    return finish_update(
+        config, progress, train, rollout, estimates, scaled.discounted_return, metrics
     )
-    return LearnResult(train, discounted_return, metrics, finite)
 
 
 def normalize_minibatch(config: PPOConfig, minibatch: PPOBatch) -> PPOBatch:
@@ -292,8 +280,7 @@ def make_batch(
     config: PPOConfig,
     train: TrainState,
     rollout: Experience,
-    advantage: jax.Array,
-    target: jax.Array,
+    estimates: AdvantageEstimates,
     policy_advantage: Callable[[jax.Array], jax.Array],
 ) -> PPOBatch:
     """Return the training data of a rollout, `[T, S, ...]`.
@@ -303,7 +290,7 @@ def make_batch(
     the rollout if `normalize_advantages` is "batch".
     """
     mean, std = train_state.value_mean_and_std(train.values)
-    advantage = policy_advantage(advantage / std)
+    advantage = policy_advantage(estimates.advantage / std)
     if config.normalize_advantages == "batch":
         advantage = losses.standardize(advantage, losses.policy_mask(rollout.mask, rollout.acts))
     return PPOBatch(
@@ -314,7 +301,7 @@ def make_batch(
         log_prob=rollout.extras.log_prob,
         value=(rollout.extras.value - mean) / std,
         advantage=advantage,
-        target=(target - mean) / std,
+        target=(estimates.target - mean) / std,
         mask=rollout.mask,
         acts=rollout.acts,
     )

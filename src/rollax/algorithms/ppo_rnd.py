@@ -21,7 +21,6 @@ from rollax.acting import parameter_sharing
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
 from rollax.algorithms import ppo
-from rollax.algorithms.network_checks import check_actor_critic
 from rollax.algorithms.on_policy import (
     LearnResult,
     OnPolicyState,
@@ -34,6 +33,7 @@ from rollax.learning import minibatches, normalization, train_state
 from rollax.learning import novelty as novelties
 from rollax.learning.novelty import NoveltyState
 from rollax.learning.train_state import TrainState
+from rollax.networks.interop.network_checks import check_actor_critic
 from rollax.networks.network import Network
 
 
@@ -103,8 +103,8 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
         environment, network, learn, make_layout=minibatches.make_minibatch_layout
     )
 
-    def add_novelty(train: TrainState, novelty: NoveltyState) -> tuple[NoveltyTrainState]:
-        return (NoveltyTrainState(*train, novelty=novelty),)
+    def add_novelty(train: TrainState, novelty: NoveltyState) -> NoveltyTrainState:
+        return NoveltyTrainState(*train, novelty=novelty)
 
     def init(key: jax.Array, config: PPORNDConfig) -> OnPolicyState:
         key, novelty_key = jax.random.split(key)
@@ -114,7 +114,7 @@ def ppo_rnd(environment: Environment, network: Callable[[jax.Array], Network]) -
             novelties.init_novelty, environment.observation_space, state.config
         )
         novelty = parameter_sharing.init_groups(groups, make_novelty, novelty_key)
-        (train,) = parameter_sharing.map_groups(groups, add_novelty, state.train, novelty)
+        train = parameter_sharing.map_groups(groups, add_novelty, state.train, novelty)
         # Discounted returns of the rewards of the task, and of intrinsic rewards.
         returns = state.discounted_return, jnp.copy(state.discounted_return)
         return state._replace(train=train, discounted_return=returns)
@@ -146,14 +146,13 @@ def learn(
     """
     extrinsic_return, intrinsic_return = end.discounted_return
     policy_key, novelty_key = jax.random.split(key)
-    credit = novelties.estimate_intrinsic_advantages(
+    intrinsic = novelties.estimate_intrinsic_advantages(
         config, train.novelty, rollout, end.obs, intrinsic_return, end.agent_done
     )
-    novelty, intrinsic_advantage, target, intrinsic_return, novelty_metrics = credit
 
     def combine(advantage: jax.Array) -> jax.Array:
         extrinsic = config.extrinsic_coefficient * advantage
-        return extrinsic + config.intrinsic_coefficient * intrinsic_advantage
+        return extrinsic + config.intrinsic_coefficient * intrinsic.advantage
 
     end = end._replace(discounted_return=extrinsic_return)
     actor_critic = TrainState(
@@ -165,14 +164,14 @@ def learn(
         rate_scale=train.rate_scale,
     )
     result = ppo.learn(config, progress, actor_critic, rollout, end, policy_key, combine)
-    layout = minibatches.make_minibatch_layout(config, target.shape[1])
+    layout = minibatches.make_minibatch_layout(config, intrinsic.target.shape[1])
     novelty, novelty_losses = novelties.learn_novelty(
-        config, novelty, rollout, target, layout, novelty_key
+        config, intrinsic.novelty, rollout, intrinsic.target, layout, novelty_key
     )
     learned = tree.all_finite((novelty.predictor, novelty.critic))
     return LearnResult(
         train=NoveltyTrainState(*result.train, novelty=novelty),
-        discounted_return=(result.discounted_return, intrinsic_return),
-        metrics=result.metrics | novelty_metrics | novelty_losses,
+        discounted_return=(result.discounted_return, intrinsic.discounted_return),
+        metrics=result.metrics | intrinsic.metrics | novelty_losses,
         finite=result.finite._replace(parameters=result.finite.parameters & learned),
     )

@@ -20,8 +20,8 @@ import optax
 from rollax.acting import parameter_sharing
 from rollax.acting.exploration import epsilon_schedule
 from rollax.acting.streams import Experience
+from rollax.action_spaces import check_discrete
 from rollax.algorithm import Algorithm
-from rollax.algorithms.network_checks import check_recurrent_q_network
 from rollax.algorithms.on_policy import (
     LearnResult,
     RolloutEnd,
@@ -41,10 +41,10 @@ from rollax.learning.optimizers import (
 from rollax.learning.returns import estimate_advantages
 from rollax.learning.train_state import TrainState
 from rollax.networks import memory_windows
+from rollax.networks.interop.network_checks import check_recurrent_q_network
 from rollax.networks.network import Network, choose_action
 from rollax.networks.network import step_network as network_step
 from rollax.networks.q_networks import EpsilonGreedyNetwork, select_q
-from rollax.spaces import check_discrete
 from rollax.types import Carry, Observation
 
 
@@ -318,22 +318,21 @@ def learn(
         are means over all minibatches.
     """
     # Lambda-returns: R_t = r_t + gamma ((1 - lambda) max Q(s_(t+1)) + lambda R_(t+1))
-    train, reward, discounted_return = train_state.scale_rewards(
-        train, rollout, end.discounted_return, config.gamma
-    )
+    scaled = train_state.scale_rewards(train, rollout, end.discounted_return, config.gamma)
+    train = train._replace(returns=scaled.moments)
     network = make_epsilon_greedy_network(config, progress, train)
-    advantage, target = estimate_advantages(
-        network, rollout, reward, end.carry, config.gamma, config.q_lambda
+    estimates = estimate_advantages(
+        network, rollout, scaled.reward, end.carry, config.gamma, config.q_lambda
     )
 
     # Learn from shuffled minibatches of sequences.
-    layout = minibatches.make_minibatch_layout(config, reward.shape[1])
+    layout = minibatches.make_minibatch_layout(config, rollout.reward.shape[1])
     batch = PQNBatch(
         carry=memory_windows.carries_at_sequence_starts(rollout.carry, config.sequence_length),
         obs=rollout.obs,
         reset=rollout.reset,
         action=rollout.extras.raw_action,
-        target=target,
+        target=estimates.target,
         mask=rollout.mask,
     )
     rows, transformations = minibatches.to_rows(batch, layout), make_optimizers(config, progress)
@@ -355,8 +354,8 @@ def learn(
     orders = jax.vmap(lambda key: minibatches.shuffle_rows(key, layout))(epoch_keys)
     train, metrics = jax.lax.scan(gradient_step, train, orders.reshape(-1, *orders.shape[2:]))
     metrics = jax.tree.map(jnp.mean, metrics)
-    train, metrics, finite = finish_update(
-        config, progress, train, rollout, advantage, target, metrics, rollout.extras.selected_q
-    )
     metrics["epsilon"] = epsilon_schedule(config, progress)
-    return LearnResult(train, discounted_return, metrics, finite)
+    prediction = rollout.extras.selected_q
+    return finish_update(
+        config, progress, train, rollout, estimates, scaled.discounted_return, metrics, prediction
+    )

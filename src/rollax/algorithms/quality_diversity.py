@@ -164,6 +164,33 @@ def init_state(
     return tree.to_arrays(state)  # weak types of an archive would compile the second update again
 
 
+def step(components: Callable[[Settings], Components], state: QDState) -> tuple[QDState, Metrics]:
+    """Perform one update of `num_iterations` iterations.
+
+    Args:
+        components: Function from the config to the scorer, the archive and the emitter.
+        state: State before the update.
+
+    Returns:
+        The state after the update and its metrics.
+    """
+    config, parts = state.config, components(state.config)
+    key, run_key = jax.random.split(state.key)
+    # The iterations fold in the numbers from 0 to num_iterations - 1.
+    archive_key = jax.random.fold_in(run_key, config.num_iterations)
+    search = SearchState(
+        archive=parts.archive.refresh(state.archive, archive_key),
+        emitter=parts.emitter.refresh(state.emitter),
+    )
+    body = functools.partial(run_iteration, parts, config.batch_size, run_key)
+    search, (counts, finite) = jax.lax.scan(body, search, jnp.arange(config.num_iterations))
+    state = state._replace(key=key, updates=state.updates + 1, **search._asdict())
+    values = parts.archive.metrics(state.archive, config.qd_offset)
+    values |= parts.emitter.metrics(state.emitter)
+    values |= {name: jnp.sum(x) for name, x in counts_by_name(counts).items()}
+    return state, Metrics(values, finite=FiniteChecks(parameters=jnp.all(finite)))
+
+
 def quality_diversity(
     environment: Environment,
     solution: Callable[[jax.Array], Solution],
@@ -189,22 +216,6 @@ def quality_diversity(
         make_components, environment, make_archive, make_emitter, scoring_options
     )
 
-    def step(state: QDState) -> tuple[QDState, Metrics]:
-        config, parts = state.config, components(state.config)
-        key, run_key = jax.random.split(state.key)
-        # The iterations fold in the numbers from 0 to num_iterations - 1.
-        archive_key = jax.random.fold_in(run_key, config.num_iterations)
-        search = SearchState(
-            archive=parts.archive.refresh(state.archive, archive_key),
-            emitter=parts.emitter.refresh(state.emitter),
-        )
-        body = functools.partial(run_iteration, parts, config.batch_size, run_key)
-        search, (counts, finite) = jax.lax.scan(body, search, jnp.arange(config.num_iterations))
-        state = state._replace(key=key, updates=state.updates + 1, **search._asdict())
-        values = state_metrics(state) | parts.emitter.metrics(state.emitter)
-        values |= {name: jnp.sum(x) for name, x in counts_by_name(counts).items()}
-        return state, Metrics(values, finite=FiniteChecks(parameters=jnp.all(finite)))
-
     def act(
         state: QDState, obs: Observation, carry: Carry, key: jax.Array, greedy: Flag
     ) -> tuple[Action, Carry]:
@@ -227,7 +238,7 @@ def quality_diversity(
 
     return Algorithm(
         init=functools.partial(init_state, components, solution),
-        step=step,
+        step=functools.partial(step, components),
         act=act,
         initial_carry=lambda state: (),
         acting_state=lambda state: state._replace(emitter=None),

@@ -8,16 +8,18 @@ from typing import NamedTuple
 
 import jax
 
-from rollax.algorithm import Algorithm, DerivedSettings
-from rollax.algorithms import derived_settings, learning_signals, network_checks
+from rollax.algorithm import Algorithm
+from rollax.algorithms import derived_settings, learning_signals, settings_checks
 from rollax.algorithms.builtin import BUILTIN_ALGORITHMS, DemonstrationUse
+from rollax.algorithms.derived_settings import DerivedSettings
 from rollax.algorithms.learning_signals import LearningSignals
-from rollax.coercion import coerce_arguments, format_value
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
 from rollax.populations.evolution import EPISODE_RETURN
 from rollax.types import Parameters, Settings
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import format_value
 
 ENTRY_POINT_GROUP = "rollax.algorithms"
 
@@ -55,7 +57,7 @@ class AlgorithmEntry(NamedTuple):
     config: type
     network_config: type = NetworkConfig
     make_network: Callable[[Environment, Settings, jax.Array], Parameters] = actor_critic
-    check: Callable[[Settings, Settings], None] = network_checks.accept_any_settings
+    check: Callable[[Settings, Settings], None] = settings_checks.accept_any_settings
     summary: str = ""
     unit: str = "steps"
     console_metrics: tuple[str, ...] = ()
@@ -76,7 +78,7 @@ def _load_builtin(name: str) -> AlgorithmEntry:
         config=getattr(module, builtin.config),
         network_config=getattr(network, builtin.network.config),
         make_network=getattr(network, builtin.network.make),
-        check=getattr(network_checks, builtin.check),
+        check=getattr(settings_checks, builtin.check),
         summary=builtin.summary,
         unit=builtin.unit,
         console_metrics=builtin.console_metrics,

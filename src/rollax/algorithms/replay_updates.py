@@ -13,6 +13,8 @@ import optax
 from rollax import tree
 from rollax.acting.exploration import normalize_action
 from rollax.acting.streams import Experience
+from rollax.action_spaces import make_normalized_zeros
+from rollax.algorithm import FiniteChecks, check_finite
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.learning import normalization
@@ -23,7 +25,6 @@ from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, ReplayBuffer, ReplayStep
 from rollax.scopes import profile_scope
-from rollax.spaces import make_normalized_zeros
 from rollax.types import Carry, Observation, Parameters, Scalar, Settings, State
 
 
@@ -382,3 +383,48 @@ def update_from_replay(
     )
     metrics |= {"td_error": jnp.mean(metrics["td_error"]), "active": is_active.astype(jnp.float32)}
     return (agent, replay), metrics
+
+
+@profile_scope("bookkeeping")
+def update_observation_statistics(
+    observations: normalization.Moments | None, experience: Experience
+) -> normalization.Moments | None:
+    """Update the observation statistics with the experience of all cycles, `[cycles, c, S]`."""
+    if observations is None:
+        return None
+    return normalization.update_moments(observations, experience.obs, axes=3, mask=experience.mask)
+
+
+@profile_scope("bookkeeping")
+def summarize_metrics(
+    experience: Experience, metrics: dict[str, jax.Array], agent: State
+) -> tuple[dict[str, jax.Array], FiniteChecks]:
+    """Return the metrics and finite checks of an update.
+
+    Args:
+        experience: Experience of all cycles of c steps, `[cycles, c, S]`.
+        metrics: Metrics of the g gradient steps of each cycle, keyed by name, `[cycles, g]` each.
+        agent: Agent after the update.
+
+    Returns:
+        Scalar metrics, keyed by name, and `FiniteChecks`. Metrics of gradient steps are averaged
+        over the steps that were not skipped, and are NaN if all steps were skipped.
+    """
+    active = metrics.pop("active")
+    number = jnp.sum(active)
+    means = {
+        name: jnp.where(number > 0, jnp.sum(x) / jnp.maximum(number, 1), jnp.nan)
+        for name, x in metrics.items()
+    }
+    finite = check_finite(
+        experience.next_obs,
+        experience.reward,
+        None,
+        metrics["loss"],
+        agent.network,
+        on_policy=False,
+    )
+    return means | {
+        "gradient_steps": number,
+        "reward": jnp.mean(experience.reward, where=experience.mask),
+    }, finite

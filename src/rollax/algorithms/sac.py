@@ -28,8 +28,8 @@ import optax
 
 from rollax import tree
 from rollax.acting.exploration import sample_normal
+from rollax.action_spaces import discrete_sizes, make_normalized_zeros
 from rollax.algorithm import Algorithm
-from rollax.algorithms.network_checks import check_stochastic_actor_critics
 from rollax.algorithms.off_policy import off_policy
 from rollax.algorithms.replay_updates import (
     AgentFns,
@@ -49,10 +49,11 @@ from rollax.learning.policy_values import (
 from rollax.learning.train_state import apply_gradients
 from rollax.networks.critics import ActorCritics, CriticFn, split_action
 from rollax.networks.distributions import transform_noise
+from rollax.networks.interop.network_checks import check_stochastic_actor_critics
 from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
-from rollax.spaces import ActionSpace, discrete_sizes, make_normalized_zeros
+from rollax.spaces import ActionSpace
 from rollax.types import Action, Carry, Flag, Observation, Parameters, PyTree, Scalar, State
 
 SampleFn = Callable[[Any, Observation, PyTree], PolicySample]
@@ -111,6 +112,30 @@ def entropy_cost(temperature: dict[str, jax.Array], sample: PolicySample) -> jax
     """Return alpha log pi(a|s), summed over the kinds of parts, `[B]`."""
     costs = [temperature[kind] * log_prob for kind, log_prob in sample.log_prob.items()]
     return functools.reduce(operator.add, costs)
+
+
+def value_target(
+    config: SACConfig,
+    critic: tuple[CriticFn, ...],
+    batch: ReplayBatch,
+    temperature: dict[str, jax.Array],
+    next_sample: PolicySample,
+) -> jax.Array:
+    """Return the target of the critics (eqs. 2 and 3), r + gamma (min Q(s', a') - alpha log pi).
+
+    Args:
+        config: Settings of the algorithm.
+        critic: Target critics.
+        batch: Batch of B transitions.
+        temperature: Temperatures alpha.
+        next_sample: Sample of the policy at the next observations s'.
+
+    Returns:
+        The target, float `[B]`.
+    """
+    next_value = expected_min_q(critic, batch.next_obs, next_sample)
+    next_value = next_value - entropy_cost(temperature, next_sample)
+    return config.reward_scale * batch.reward + batch.discount * next_value
 
 
 def policy_loss(
@@ -263,10 +288,8 @@ def update(
     optimizer, states = optimizers(config, progress), agent.optimizer
     temperature = jax.tree.map(jnp.exp, agent.log_temperature)
 
-    after = sample_policy(agent.network.actor, batch.next_obs, noise)
-    next_value = expected_min_q(agent.target, batch.next_obs, after)
-    next_value = next_value - entropy_cost(temperature, after)
-    target = config.reward_scale * batch.reward + batch.discount * next_value  # eqs. 2 and 3
+    next_sample = sample_policy(agent.network.actor, batch.next_obs, noise)
+    target = value_target(config, agent.target, batch, temperature, next_sample)
     learned = update_critics(
         optimizer["critic"], states["critic"], agent.network.critic, batch, target
     )
@@ -290,10 +313,9 @@ def update(
     policy = tree.cond_any_member(is_due, update_policy, before)
     actor, log_temperature, actor_state, temperature_state = policy
 
-    target_critic = optax.incremental_update(learned.critic, agent.target, config.tau)
     agent = SACAgent(
         network=ActorCritics(actor, learned.critic),
-        target=target_critic,
+        target=optax.incremental_update(learned.critic, agent.target, config.tau),
         log_temperature=log_temperature,
         optimizer={
             "actor": actor_state,
@@ -302,16 +324,20 @@ def update(
         },
         steps=steps,
     )
-    metrics = {
-        "loss": learned.loss,
-        "td_error": learned.td_error,
-        "value": learned.value,
-    }
-    for kind, log_prob in after.log_prob.items():
+    metrics = {"loss": learned.loss, "td_error": learned.td_error, "value": learned.value}
+    return agent, metrics | entropy_metrics(temperature, next_sample)
+
+
+def entropy_metrics(
+    temperature: dict[str, jax.Array], sample: PolicySample
+) -> dict[str, jax.Array]:
+    """Return the entropy and the temperature of each kind of parts, keyed by metric name."""
+    metrics = {}
+    for kind, log_prob in sample.log_prob.items():
         prefix = "" if kind == "continuous" else f"{kind}_"
         metrics[f"{prefix}entropy"] = -jnp.mean(log_prob)
         metrics[f"{prefix}temperature"] = temperature[kind]
-    return agent, metrics
+    return metrics
 
 
 def explore(

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import optax
 
 from rollax import tree
+from rollax.action_spaces import normalize_space
 from rollax.algorithm import Algorithm
-from rollax.algorithms.network_checks import check_deterministic_actor_critics
 from rollax.algorithms.off_policy import off_policy
 from rollax.algorithms.replay_updates import (
     AgentFns,
@@ -35,10 +35,10 @@ from rollax.networks.critics import (
     masked_action,
     min_q,
 )
+from rollax.networks.interop.network_checks import check_deterministic_actor_critics
 from rollax.replay.demonstrations import Demonstrations
 from rollax.replay.replay_config import ReplayConfig
 from rollax.replay.ring import ReplayBatch, make_uniform_replay
-from rollax.spaces import normalize_space
 from rollax.types import Carry, Flag, Observation, PyTree, Scalar, State
 
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from rollax.algorithm import uniform_placement
-from rollax.coercion import format_repr
 from rollax.runtime.notebook import format_html_table
 from rollax.types import Scalar
+from rollax.user_input.coercion import format_repr
 
 STATUS_REJECTED, STATUS_IMPROVED, STATUS_NEW = (
     0,

@@ -17,12 +17,13 @@ from rollax.algorithm import Algorithm, Metrics
 from rollax.algorithms.registry import AlgorithmEntry, find_algorithm
 from rollax.checks.environment_check import quick_compilation
 from rollax.checks.known_environments import KnownReturnEnvironment, TimeLimitEnvironment
-from rollax.config import DataclassInstance, resolve_settings, traced_field_names
+from rollax.config import DataclassInstance, traced_field_names
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.populations import population
 from rollax.runtime.numerics import standard_numerics
 from rollax.types import PyTree, State
+from rollax.user_input.settings_validation import resolve_settings
 
 NUM_UPDATES = 3  # number of updates in structural checks
 MAX_FRAMES = 200_000  # maximum number of frames to learn a probe

@@ -13,13 +13,14 @@ from rollax.checks.declarations import batch_faults, leaf_faults, member_faults,
 from rollax.checks.faults import attempt, out_of_space_faults
 from rollax.checks.gymnasium_check import check_simulator, is_gymnasium
 from rollax.checks.traced_steps import step_faults
-from rollax.coercion import coerce_arguments, format_value
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.conversion import name_fault
 from rollax.environments.environment import Environment
 from rollax.environments.suites.pettingzoo_detection import PETTINGZOO_MESSAGE, is_pettingzoo
 from rollax.errors import UsageError
 from rollax.runtime.numerics import standard_numerics, to_single_precision
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import format_value
 
 
 class FaultyEnvironmentError(UsageError):

@@ -14,10 +14,10 @@ from rollax.cli.parsing.dynamic_options import (
     unwrap_single_values,
 )
 from rollax.cli.parsing.shared_options import SharedOptions
-from rollax.coercion import format_value
 from rollax.errors import UsageError
 from rollax.runtime.printing import print_line, print_note
 from rollax.training.compile import cache
+from rollax.user_input.coercion import format_value
 
 MAX_RENDERED_EPISODES = 1000
 MAX_FPS = 240

@@ -24,8 +24,7 @@ from rollax.cli.parsing.dynamic_options import (
     unwrap_single_values,
 )
 from rollax.cli.parsing.shared_options import SharedOptions
-from rollax.coercion import field_types
-from rollax.config import resolve_settings, traced_field_names, validate_settings
+from rollax.config import traced_field_names
 from rollax.distributed import processes
 from rollax.environments import registry
 from rollax.errors import UsageError
@@ -37,6 +36,8 @@ from rollax.training.result import Result
 from rollax.training.run_folder import layout
 from rollax.training.spec import DEFAULT_TOTAL_STEPS, get_algorithm_entry
 from rollax.types import Record, SettingValues
+from rollax.user_input.coercion import field_types
+from rollax.user_input.settings_validation import resolve_settings, validate_settings
 
 
 def train(arguments: list[str], shared: SharedOptions) -> int:

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UsageError
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.types import PyTree, Setting
 
 _BOOLEAN_WORDS = {
@@ -45,12 +46,12 @@ def check_argument_names(environment: str, names: Iterable[str], accepted: Itera
         accepted: Names of the accepted arguments.
 
     Raises:
-        UnknownNameError: If a given name is not accepted.
+        UnknownSettingError: If a given name is not accepted.
     """
     accepted = list(accepted)
     for name in names:
         if name not in accepted:
-            raise UnknownNameError(f"argument of {environment}", name, accepted)
+            raise UnknownSettingError(f"argument of {environment}", name, accepted)
 
 
 # Characters per part of a name. Folder names have at most 255 bytes.
@@ -104,7 +105,7 @@ def convert_arguments(
         The converted values, keyed by argument name. Defaults are not added.
 
     Raises:
-        UnknownNameError: If a given name is not accepted.
+        UnknownSettingError: If a given name is not accepted.
         UsageError: If a value cannot be converted.
     """
     check_argument_names(environment, arguments, defaults)

@@ -5,20 +5,18 @@ from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from rollax.coercion import format_value
 from rollax.environments.environment import (
-    HostEnvironment,
     MultiAgentSimulator,
     Simulator,
     SpaceConversion,
 )
 from rollax.environments.environment_text import format_environment, format_environment_html
 from rollax.errors import UsageError
-from rollax.spaces import ActionSpace, Space, make_zeros
+from rollax.spaces import ActionSpace, Space
 from rollax.types import Action, State
+from rollax.user_input.coercion import format_value
 
 _NUMERIC_KINDS = "biuf"  # kinds of NumPy types
 
@@ -67,13 +65,6 @@ class HostedEnvironment(eqx.Module):
 
     def step(self, key: jax.Array, state: State, action: Action) -> NoReturn:
         raise UsageError(_host_only_message(self.name))
-
-
-def make_zero_observation(environment: HostEnvironment) -> Any:
-    """Return an observation of zeros, with an axis `[A]` if the environment has agents."""
-    zeros = make_zeros(environment.observation_space)
-    agents = () if environment.num_agents is None else (environment.num_agents,)
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (*agents, *x.shape)), zeros)
 
 
 def _host_only_message(name: str) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rollax.coercion import coerce_arguments, format_value
 from rollax.environments.conversion import convert_arguments, name_fault, signature_defaults
 from rollax.environments.environment import Environment
 from rollax.environments.suites.table import SUITES, missing_python_version
@@ -22,6 +21,8 @@ from rollax.runtime.installation import install_command
 from rollax.runtime.numerics import standard_numerics
 from rollax.runtime.user_modules import import_user_module
 from rollax.types import Setting
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import format_value
 
 ENTRY_POINT_GROUP = "rollax.environments"
 

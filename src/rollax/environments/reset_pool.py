@@ -114,3 +114,14 @@ def _sample_resets(environment: Environment, keys: jax.Array, episode: jax.Array
         keys
     )
     return jax.vmap(trace_once(environment, "reset_task"))(start_keys, tasks)
+
+
+def discard_pooled_resets(state: PyTree) -> Any:
+    """Return a pytree whose reset pools are empty, so that they are filled with their own keys."""
+
+    def discard(part: PyTree) -> PyTree:
+        if not isinstance(part, ResetPool):
+            return part
+        return part._replace(pooled_episode=jnp.full_like(part.pooled_episode, -1))
+
+    return jax.tree.map(discard, state, is_leaf=lambda part: isinstance(part, ResetPool))

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from rollax.coercion import coerce, coerce_arguments, format_repr, format_value
 from rollax.environments.capabilities import has_closed_form
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
@@ -32,6 +31,8 @@ from rollax.training.result import accept_result
 from rollax.training.run_folder import layout
 from rollax.training.run_folder.files import check_not_symlink, fsync_path, write_atomically
 from rollax.types import NetworkFn, RunPath, SettingValues
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import coerce, format_repr, format_value
 
 DESCRIPTION_FILE, CARD_FILE, EXPORTS_FOLDER = "policy.json", "card.md", "exports"
 MAX_BATCH = 1 << 20

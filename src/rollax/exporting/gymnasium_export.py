@@ -3,7 +3,6 @@
 import importlib.util
 from typing import TYPE_CHECKING
 
-from rollax.coercion import coerce_arguments, format_value
 from rollax.environments import registry
 from rollax.environments.capabilities import has_closed_form, is_on_host
 from rollax.environments.environment import Environment
@@ -11,6 +10,8 @@ from rollax.errors import UsageError
 from rollax.runtime.installation import install_command
 from rollax.runtime.numerics import standard_numerics
 from rollax.training.argument_validation import validate_environment
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import format_value
 
 if TYPE_CHECKING:
     import rollax.exporting.gymnasium_env

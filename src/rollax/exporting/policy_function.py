@@ -13,7 +13,6 @@ from rollax import spaces, tree
 from rollax.algorithm import Algorithm
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
-from rollax.environments.host_environment import make_zero_observation
 from rollax.errors import UsageError
 from rollax.exporting.jaxpr_program import (
     Arrays,
@@ -25,6 +24,7 @@ from rollax.exporting.jaxpr_program import (
     trace_program,
     used_inputs,
 )
+from rollax.spaces import make_zeros
 from rollax.types import Observation, State
 
 BATCH_SYMBOL = "batch"  # symbolic batch size
@@ -174,7 +174,9 @@ def make_single_environment_fn(
 def abstract_observation(environment: Environment) -> Observation:
     """Return the shapes and dtypes of an observation, without running the environment."""
     if is_on_host(environment):
-        return jax.eval_shape(lambda: make_zero_observation(environment))
+        return jax.eval_shape(
+            lambda: make_zeros(environment.observation_space, environment.num_agents)
+        )
     return jax.eval_shape(environment.reset, jax.random.key(0))[1]
 
 

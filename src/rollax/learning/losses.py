@@ -11,6 +11,14 @@ from rollax.types import Parameters
 # Relative tolerance for equal values that are computed with a few float32 operations each.
 ROUNDING_TOLERANCE = 4 * float(jnp.finfo(jnp.float32).eps)
 
+# Beyond this range exp overflows, and 0 times its gradient is NaN.
+MAX_LOG_RATIO = 20.0
+
+
+def log_probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
+    """Return log r of the probability ratio r = new / old, clipped to between -20 and 20."""
+    return jnp.clip(log_prob - old_log_prob, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+
 
 def clipped_objective(
     log_ratio: jax.Array, advantage: jax.Array, clip: jax.Array | float

@@ -214,9 +214,23 @@ def discounted_returns(
     return jax.lax.scan(forward, initial, (reward, ended), unroll=8)
 
 
+class ScaledRewards(NamedTuple):
+    """Rewards of a rollout, divided by the running standard deviation of discounted returns.
+
+    Attributes:
+        reward: Rewards, `[T, S]`.
+        discounted_return: Discounted return of each running episode after the rollout, `[S]`.
+        moments: Moments of discounted returns, or None if rewards are not normalized.
+    """
+
+    reward: jax.Array
+    discounted_return: jax.Array
+    moments: Moments | None
+
+
 def scale_rewards(
     moments: Moments, rollout: Experience, discounted_return: jax.Array, gamma: jax.Array | float
-) -> tuple[jax.Array, jax.Array, Moments]:
+) -> ScaledRewards:
     """Divide rewards by the running standard deviation of discounted returns.
 
     Args:
@@ -226,11 +240,11 @@ def scale_rewards(
         gamma: Discount factor.
 
     Returns:
-        Scaled rewards `[T, S]`, discounted returns after the rollout `[S]`, and the updated
-        moments.
+        The scaled rewards with the updated moments.
     """
     ended = rollout.terminated | rollout.truncated
     run = jax.vmap(discounted_returns, in_axes=(1, 1, 0, None), out_axes=(0, 1))
     last, running = run(rollout.reward, ended, discounted_return, gamma)
     moments = update_moments(moments, running, axes=2, mask=rollout.mask)
-    return rollout.reward * jax.lax.rsqrt(moments.variance + 1e-8), last, moments
+    reward = rollout.reward * jax.lax.rsqrt(moments.variance + 1e-8)
+    return ScaledRewards(reward, last, moments)

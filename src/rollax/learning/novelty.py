@@ -184,6 +184,24 @@ def _normalized_space(space: Space) -> Space:
     )
 
 
+class IntrinsicEstimates(NamedTuple):
+    """Intrinsic advantages and value targets of a rollout.
+
+    Attributes:
+        novelty: Networks with updated statistics.
+        advantage: Intrinsic advantages, `[T, S]`.
+        target: Targets of the intrinsic critic, `[T, S]`.
+        discounted_return: Discounted intrinsic returns after the rollout, `[S]`.
+        metrics: Means "intrinsic_reward", "intrinsic_value" and "novelty" (prediction error).
+    """
+
+    novelty: NoveltyState
+    advantage: jax.Array
+    target: jax.Array
+    discounted_return: jax.Array
+    metrics: dict[str, jax.Array]
+
+
 def estimate_intrinsic_advantages(
     config: NoveltyConfig,
     novelty: NoveltyState,
@@ -191,7 +209,7 @@ def estimate_intrinsic_advantages(
     last_obs: Observation,
     discounted_return: jax.Array,
     agent_done: jax.Array | None = None,
-) -> tuple[NoveltyState, jax.Array, jax.Array, jax.Array, dict[str, jax.Array]]:
+) -> IntrinsicEstimates:
     """Compute intrinsic advantages and value targets of a rollout.
 
     Intrinsic rewards are the prediction errors for the next observations, divided by the running
@@ -208,9 +226,7 @@ def estimate_intrinsic_advantages(
             episode of its environment continues, bool `[S]`. None if agents never end early.
 
     Returns:
-        The networks and updated statistics, advantages `[T, S]`, value targets `[T, S]`, discounted
-        intrinsic returns after the rollout `[S]`, and the mean "intrinsic_reward",
-        "intrinsic_value" and "novelty" (prediction error), keyed by name.
+        The estimates.
     """
     observations = normalization.update_moments(
         novelty.observations, rollout.next_obs, axes=2, mask=rollout.mask
@@ -220,7 +236,7 @@ def estimate_intrinsic_advantages(
     error = error if rollout.mask is None else jnp.where(rollout.mask, error, 0.0)
     never = jnp.zeros(error.shape, bool)
     endless = rollout._replace(reward=error, terminated=never, truncated=never)
-    reward, discounted_return, returns = normalization.scale_rewards(
+    scaled = normalization.scale_rewards(
         novelty.returns, endless, discounted_return, config.intrinsic_gamma
     )
     values = jax.vmap(jax.vmap(lambda obs: intrinsic_value(novelty, obs)))(rollout.obs)
@@ -230,17 +246,18 @@ def estimate_intrinsic_advantages(
     if rollout.mask is not None and agent_done is not None:
         values, following = _mask_waiting_values(values, following, rollout.mask, agent_done)
     advantage = vmap_over_streams(gae, 2)(
-        reward, values, following, never, never, config.intrinsic_gamma, config.gae_lambda
+        scaled.reward, values, following, never, never, config.intrinsic_gamma, config.gae_lambda
     )
     metrics = losses.masked_means(
-        {"intrinsic_reward": reward, "intrinsic_value": values, "novelty": error}, rollout.mask
+        {"intrinsic_reward": scaled.reward, "intrinsic_value": values, "novelty": error},
+        rollout.mask,
     )
-    return (
-        novelty._replace(returns=returns),
-        advantage,
-        advantage + values,
-        discounted_return,
-        metrics,
+    return IntrinsicEstimates(
+        novelty=novelty._replace(returns=scaled.moments),
+        advantage=advantage,
+        target=advantage + values,
+        discounted_return=scaled.discounted_return,
+        metrics=metrics,
     )
 
 

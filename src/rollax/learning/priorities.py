@@ -7,10 +7,62 @@ References:
     Schaul et al. 2016, arXiv:1511.05952.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
 import jax
 import jax.numpy as jnp
 
-from rollax.learning.minibatches import MinibatchLayout, to_rows
+from rollax.learning.minibatches import MinibatchLayout, shuffle_rows, to_rows
+from rollax.types import Scalar
+
+
+@runtime_checkable
+class PriorityConfig(Protocol):
+    """Settings of the sampling of trajectories."""
+
+    @property
+    def prioritized(self) -> bool: ...
+    @property
+    def priority_exponent(self) -> Scalar: ...
+    @property
+    def importance_exponent(self) -> Scalar: ...
+
+
+def sample_trajectories(
+    config: PriorityConfig,
+    progress: jax.Array,
+    advantage: jax.Array,
+    mask: jax.Array | None,
+    layout: MinibatchLayout,
+) -> tuple[Callable[..., jax.Array], jax.Array]:
+    """Return a function that samples the trajectories of an epoch, and their importance weights.
+
+    If `config.prioritized` is false, every trajectory is used once per epoch with weight 1.
+
+    Args:
+        config: Settings of the algorithm.
+        progress: Completed fraction of training, from 0 to 1.
+        advantage: Advantages of the rollout, `[T, S]`.
+        mask: Samples of active agents, bool `[T, S]`, or None for all samples.
+        layout: Layout of the rollout for minibatches.
+
+    Returns:
+        Function `(key, layout)` that returns row indices in the format of
+        `shuffle_rows`, and the weight of each trajectory, `[rows, groups, 1,
+        block_size]`.
+    """
+    if not config.prioritized:
+        shape = layout.rows, layout.groups, 1, layout.block_size
+        return shuffle_rows, jnp.ones(shape)
+    priority, size = trajectory_priorities(advantage, mask, layout)
+    beta = config.importance_exponent + (1 - config.importance_exponent) * jnp.clip(
+        progress, 0.0, 1.0
+    )
+    weight = importance_weights(priority, config.priority_exponent, beta, size)
+    shuffle = functools.partial(sample_rows, priority, config.priority_exponent)
+    return shuffle, jnp.expand_dims(weight, (1, 2, 3))
 
 
 def trajectory_priorities(

@@ -15,7 +15,7 @@ import optax
 from rollax import tree
 from rollax.acting.streams import Experience
 from rollax.errors import UsageError
-from rollax.learning import normalization
+from rollax.learning import minibatches, normalization
 from rollax.learning.freezing import FreezingConfig, check_frozen_parts
 from rollax.learning.optimizers import (
     AdaptiveScheduleConfig,
@@ -252,7 +252,7 @@ def select_action(
 @profile_scope("credit")
 def scale_rewards(
     train: TrainState, rollout: Experience, discounted_return: jax.Array, gamma: jax.Array | float
-) -> tuple[TrainState, jax.Array, jax.Array]:
+) -> normalization.ScaledRewards:
     """Scale the rewards of a rollout. If rewards are not normalized, return them unchanged.
 
     Args:
@@ -262,17 +262,13 @@ def scale_rewards(
         gamma: Discount factor.
 
     Returns:
-        The training state with updated moments, rewards `[T, S]`, and discounted returns after the
-        rollout `[S]`.
+        The rewards, with the moments that become `TrainState.returns`.
     """
     if train.returns is None:
-        return train, rollout.reward, discounted_return
+        return normalization.ScaledRewards(rollout.reward, discounted_return, None)
     # Simulators restart without the end of an episode when a run is resumed.
     discounted_return = jnp.where(rollout.reset[0], 0.0, discounted_return)
-    reward, discounted_return, returns = normalization.scale_rewards(
-        train.returns, rollout, discounted_return, gamma
-    )
-    return train._replace(returns=returns), reward, discounted_return
+    return normalization.scale_rewards(train.returns, rollout, discounted_return, gamma)
 
 
 def value_mean_and_std(values: normalization.Moments | None) -> tuple[Any, Any]:
@@ -467,3 +463,58 @@ def update_parameters(
         new = apply_gradients(optimizers[name], train.optimizer[name], part, gradients[name])
         parts[name], states[name] = tree.where(active[name], new, (part, train.optimizer[name]))
     return train._replace(network=eqx.combine(*parts.values()), optimizer=states)
+
+
+def fit(
+    loss: Callable[[Network, TrainState, PyTree], tuple[jax.Array, dict[str, jax.Array]]],
+    train: TrainState,
+    rows: PyTree,
+    layout: minibatches.MinibatchLayout,
+    config: GradientStepConfig,
+    progress: jax.Array,
+    key: jax.Array,
+    shuffle: Callable[
+        [jax.Array, minibatches.MinibatchLayout], jax.Array
+    ] = minibatches.shuffle_rows,
+    prepare: Callable[[PyTree], PyTree] = lambda minibatch: minibatch,
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """Train an actor-critic for several epochs on shuffled minibatches.
+
+    Args:
+        loss: Function `(network, train, minibatch)` that returns the loss and its metrics.
+        train: Parameters and optimizer states.
+        rows: Training data, as returned by `minibatches.to_rows`.
+        layout: Layout of `rows`.
+        config: Settings with the numbers of epochs, `target_kl` and the settings of the optimizers.
+        progress: Completed fraction of training, from 0 to 1.
+        key: Random key of the shuffles.
+        shuffle: Function `(key, layout)` that returns the row indices of the minibatches of one
+            epoch.
+        prepare: Function of a minibatch, which is applied before the minibatch is divided for
+            gradient accumulation.
+
+    Returns:
+        The updated train state, and the means of the metrics over the last epoch.
+    """
+    optimizers = make_optimizers(config, progress)
+
+    def gradient_step(
+        train: TrainState, order: jax.Array, active: dict[str, jax.Array]
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        minibatch = prepare(minibatches.gather_minibatch(rows, order))
+        gradient, metrics = minibatches.accumulate_gradients(
+            lambda network, part: loss(network, train, part),
+            train.network,
+            minibatch,
+            config.gradient_accumulation,
+        )
+        if train.rate_scale is None:
+            return update_parameters(train, optimizers, gradient, active), metrics
+        train = adapt_rates(train, config, metrics["approx_kl"], active["actor"])
+        adapted = make_optimizers(config, progress, train.rate_scale)
+        return update_parameters(train, adapted, gradient, active), metrics
+
+    epochs = num_part_epochs(config, train)
+    return minibatches.run_epochs(
+        gradient_step, train, layout, key, *epochs, config.target_kl, shuffle
+    )

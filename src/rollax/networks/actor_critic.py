@@ -7,7 +7,6 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 
-from rollax.coercion import format_value
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import layers, policy_heads, recurrent
@@ -16,6 +15,7 @@ from rollax.networks.network import ActorCriticOutput
 from rollax.networks.torso import Tower
 from rollax.spaces import Ball, Box, Discrete, MultiDiscrete, Space, list_parts, make_zeros
 from rollax.types import Carry, Observation
+from rollax.user_input.coercion import format_value
 
 
 class ActorCritic(eqx.Module):

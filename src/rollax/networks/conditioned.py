@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from rollax.action_spaces import normalize_space
 from rollax.environments.environment import Environment
 from rollax.networks.critics import (
     Actor,
@@ -22,7 +23,6 @@ from rollax.networks.critics import (
     make_critics,
 )
 from rollax.networks.layers import Linear
-from rollax.spaces import normalize_space
 
 
 class ConditionedActor(eqx.Module):

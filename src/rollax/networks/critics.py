@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from rollax.action_spaces import discrete_sizes, make_normalized_zeros, normalize_space
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import distributions, layers
@@ -20,19 +21,7 @@ from rollax.networks.policy_heads import (
     CategoricalHead,
     make_joint_head,
 )
-from rollax.spaces import (
-    Ball,
-    Box,
-    Dict,
-    Discrete,
-    MultiDiscrete,
-    Space,
-    discrete_sizes,
-    list_parts,
-    make_normalized_zeros,
-    make_zeros,
-    normalize_space,
-)
+from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete, Space, list_parts, make_zeros
 from rollax.types import Action, Observation
 
 # Critic of one sample: (obs, action) -> Q.

@@ -56,6 +56,23 @@ def step_network(
     return network(tree.where(reset, network.initial_carry(), carry), obs)
 
 
+def evaluate_actions(policy: Distribution, raw_action: PyTree) -> tuple[jax.Array, jax.Array]:
+    """Return the log-probabilities of actions and the entropies of their distributions.
+
+    Args:
+        policy: Distributions of sequences, `[L, B, ...]`.
+        raw_action: Actions as sampled from a distribution, `[L, B, ...]`.
+
+    Returns:
+        The log-probabilities and the entropies, float `[L, B]` each.
+    """
+
+    def evaluate(policy: Distribution, raw_action: PyTree) -> tuple[jax.Array, jax.Array]:
+        return policy.log_prob(raw_action), policy.entropy()
+
+    return tree.vmap_over_steps(evaluate)(policy, raw_action)
+
+
 class StepwiseNetwork(eqx.Module):
     """Network that adds `unroll` to a `StepNetwork` by calling it for every step.
 

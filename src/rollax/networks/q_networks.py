@@ -8,13 +8,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from rollax.action_spaces import check_discrete
 from rollax.environments.environment import Environment
 from rollax.networks import distributions, layers, recurrent
 from rollax.networks.critics import make_encoder
 from rollax.networks.layers import MLP, Linear
 from rollax.networks.network import ActorCriticOutput
 from rollax.networks.torso import Tower
-from rollax.spaces import check_discrete
 from rollax.types import Carry, Observation
 
 

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from rollax.action_spaces import normalize_space
 from rollax.environments.capabilities import has_closed_form
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
@@ -15,7 +16,7 @@ from rollax.networks import layers
 from rollax.networks.critics import TanhHead, make_actor
 from rollax.networks.layers import Linear
 from rollax.networks.q_networks import mask_illegal_values
-from rollax.spaces import Ball, Box, Discrete, normalize_space
+from rollax.spaces import Ball, Box, Discrete
 from rollax.types import Observation
 
 

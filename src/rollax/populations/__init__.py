@@ -3,8 +3,8 @@
 import jax
 
 from rollax.algorithm import Algorithm
-from rollax.coercion import format_value
 from rollax.errors import UsageError
+from rollax.user_input.coercion import format_value
 
 
 def check_is_algorithm(algorithm: Algorithm) -> None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rollax.coercion import format_repr, format_value
 from rollax.errors import UsageError
 from rollax.spaces import (
     ActionSpace,
@@ -25,6 +24,7 @@ from rollax.spaces import (
     unflatten_value,
 )
 from rollax.types import PyTree, Record
+from rollax.user_input.coercion import format_repr, format_value
 
 OBSERVATIONS, ACTIONS, FINAL_OBSERVATIONS = "observations", "actions", "final_observations"
 REWARDS, TERMINATED, TRUNCATED = "rewards", "terminated", "truncated"

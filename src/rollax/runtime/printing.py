@@ -8,7 +8,8 @@ import re
 import sys
 from typing import TextIO
 
-from rollax.runtime.shell import is_command_running, options_to_keywords
+from rollax.errors import options_to_keywords
+from rollax.runtime.shell import is_command_running
 
 # C0 except newline and tab, DEL, C1, bidirectional marks, separators, and surrogates.
 _CONTROL_CHARACTERS = re.compile(

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args, get_
 from rollax import environments
 from rollax.algorithm import Config
 from rollax.algorithms.registry import AlgorithmEntry
-from rollax.coercion import coerce, coerce_dict, field_types, format_value
-from rollax.config import check_range, traced_field_names
+from rollax.config import traced_field_names
 from rollax.environments.registry import has_host_suite
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UsageError
 from rollax.populations.evolution import Range
 from rollax.replay.replay_config import ReplayConfig
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training.value_ranges import parse_range
 from rollax.types import SettingValues
+from rollax.user_input.coercion import coerce, coerce_dict, field_types, format_value
+from rollax.user_input.settings_validation import check_range
 
 if TYPE_CHECKING:
     import optuna
@@ -216,7 +218,7 @@ def make_search_space(
 
     Raises:
         UsageError: If a value, range or condition is invalid.
-        UnknownNameError: If a setting does not exist.
+        UnknownSettingError: If a setting does not exist.
     """
     dimensions: dict[str, Dimension] = {}
     for name, values in coerce_dict("sweep", sweep).items():
@@ -272,7 +274,7 @@ def _full_name(entry: AlgorithmEntry, environment: str, name: str) -> str:
     matching = [full_name for full_name in full_names if full_name.partition(".")[2] == name]
     if not matching:
         setting_name = [full_name.removeprefix("config.") for full_name in full_names]
-        raise UnknownNameError("setting", name, setting_name)
+        raise UnknownSettingError("setting", name, setting_name)
     if len(matching) > 1:
         raise UsageError(f"{name} is ambiguous. Write {' or '.join(matching)}.")
     return matching[0]
@@ -291,7 +293,7 @@ def literal_values(entry: AlgorithmEntry, environment: str, name: str) -> tuple[
 
     Raises:
         UsageError: If the name is ambiguous.
-        UnknownNameError: If the setting does not exist.
+        UnknownSettingError: If the setting does not exist.
     """
     hint = _find_field(entry, _full_name(entry, environment, name)).hint
     return get_args(hint) if get_origin(hint) is Literal else ()

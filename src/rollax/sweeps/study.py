@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from rollax.coercion import coerce
 from rollax.environments import registry
 from rollax.errors import UsageError
 from rollax.runtime.printing import escape_control_characters, mask_address
@@ -45,6 +44,7 @@ from rollax.training.run_folder.files import (
 from rollax.training.run_folder.layout import JOURNAL_FILE, STUDY_FILE
 from rollax.training.spec import explain_missing_imports, to_plain_value
 from rollax.training.spec_file import read_yaml_document
+from rollax.user_input.coercion import coerce
 from rollax.version import __version__
 
 BATCHES_FOLDER, BATCH_FILE = "batches", "batch.json"

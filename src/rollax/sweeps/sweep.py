@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollax.algorithm import Config
-from rollax.coercion import coerce, coerce_arguments, format_repr
 from rollax.config import DataclassInstance
 from rollax.environments.registry import import_package
 from rollax.errors import UsageError
@@ -26,6 +25,8 @@ from rollax.training.console.progress import Display, make_display
 from rollax.training.console.signals import make_interrupt
 from rollax.training.options import RunOptions
 from rollax.types import SettingValues
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import coerce, format_repr
 
 
 class Swept(NamedTuple):

@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from rollax.coercion import coerce, coerce_dict, field_types, format_value
 from rollax.distributed.sharding import make_mesh
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UsageError
 from rollax.populations.evolution import Range
 from rollax.sweeps import optuna_study
 from rollax.sweeps.search_space import SearchSpace, make_search_space
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training import loop
 from rollax.training.compile import program as programs
 from rollax.training.options import EVOLVE_OPTIONS, RunOptions
 from rollax.training.spec import Spec, get_algorithm_entry, make_spec, to_plain_value
 from rollax.types import Record, SettingValues
+from rollax.user_input.coercion import coerce, coerce_dict, field_types, format_value
 
 DEFAULT_TRIALS = 32
 BEST_METRIC_OPTION = "best_metric"  # run option that ranks the trials of a study
@@ -332,12 +333,12 @@ def parse_study_spec(document: Record) -> StudySpec:
 
     Raises:
         UsageError: If a key is missing or has a value of the wrong type.
-        UnknownNameError: If a key is unknown.
+        UnknownSettingError: If a key is unknown.
     """
     types, search_types = field_types(StudySpec), field_types(SearchOptions)
     for name in document:
         if name not in types:
-            raise UnknownNameError("key", name, types)
+            raise UnknownSettingError("key", name, types)
     for name in ("algorithm", "environment"):
         if name not in document:
             raise UsageError(f"The key {name} is missing.")
@@ -345,7 +346,7 @@ def parse_study_spec(document: Record) -> StudySpec:
     for name in search:
         if name not in search_types:
             known = [f"search.{known_name}" for known_name in search_types]
-            raise UnknownNameError("key", f"search.{name}", known)
+            raise UnknownSettingError("key", f"search.{name}", known)
     search_options = SearchOptions(
         **{
             name: coerce(f"search.{name}", value, search_types[name])

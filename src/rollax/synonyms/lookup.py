@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import NamedTuple
 
+from rollax.errors import UnknownNameError
+
 
 class Synonym(NamedTuple):
     """Names of one setting in rollax and in other libraries.
@@ -89,6 +91,26 @@ def find_synonym(name: str, known: Iterable[str]) -> SynonymMatch | None:
             if names and is_listed and foreign not in synonym.rollax:
                 return SynonymMatch(names, synonym.remark)
     return None
+
+
+class UnknownSettingError(UnknownNameError):
+    """Error for an unknown setting, argument, option, metric or method.
+
+    If another library uses the unknown name, the message gives the name that rollax uses for the
+    same thing. Otherwise it is the message of `UnknownNameError`.
+
+    Args:
+        kind: Category of the name, such as "keyword".
+        name: The unknown name.
+        names: All known names.
+        more: Text that is appended to the message.
+    """
+
+    def __init__(self, kind: str, name: str, names: Iterable[str], more: str = "") -> None:
+        known = list(names)
+        synonym = find_synonym(name, known)
+        remedy = None if synonym is None else f"rollax calls it {synonym.describe()}."
+        super().__init__(kind, name, known, more, remedy)
 
 
 def _normalize(name: str) -> str:

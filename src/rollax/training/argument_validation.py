@@ -13,19 +13,20 @@ import jax
 import jax.numpy as jnp
 
 from rollax.algorithms.registry import list_algorithms
-from rollax.coercion import coerce, coerce_dict, format_value
-from rollax.config import MAX_INT32, DataclassInstance, resolve_settings
+from rollax.config import MAX_INT32, DataclassInstance
 from rollax.environments import list_environments
 from rollax.environments.environment import Environment
 from rollax.environments.registry import default_arguments, import_package
 from rollax.environments.suites.pettingzoo_detection import PETTINGZOO_MESSAGE, is_pettingzoo
 from rollax.environments.suites.table import SUITES, find_suite_of_module
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UsageError
 from rollax.networks.interop.adapted_networks import ADAPTED_ALGORITHMS
 from rollax.runtime.numerics import to_single_precision
-from rollax.synonyms.lookup import find_synonym
+from rollax.synonyms.lookup import UnknownSettingError, find_synonym
 from rollax.training.options import RunOptions
 from rollax.types import NetworkFn, SettingValues
+from rollax.user_input.coercion import coerce, coerce_dict, format_value
+from rollax.user_input.settings_validation import resolve_settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -147,7 +148,7 @@ def _unknown_keyword_error(
                 f"unknown keyword {name!r}: rollax calls it {synonym.describe()}, a setting of "
                 f"{group}. Pass {group}={{{synonym.names[0]!r}: ...}}."
             )
-    return UnknownNameError(
+    return UnknownSettingError(
         "keyword", name, dict.fromkeys([*known, *itertools.chain(*settings.values())])
     )
 

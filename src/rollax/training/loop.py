@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 
+from rollax.acting.episode_metrics import info_shapes, validate_reductions
 from rollax.acting.evaluation import Episodes
-from rollax.acting.info_metrics import info_shapes, validate_reductions
 from rollax.algorithm import Metrics
 from rollax.distributed import processes
 from rollax.environments.capabilities import capabilities, is_on_host

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rollax.coercion import coerce, field_types, format_value
-from rollax.config import MAX_INT32, describe_range
+from rollax.config import MAX_INT32
 from rollax.environments.environment import INFO_REDUCTIONS
 from rollax.errors import UnknownNameError, UsageError
 from rollax.populations.evolution import EvolutionConfig, Range
 from rollax.populations.self_play import OpponentSampling, PoolConfig
 from rollax.training.callbacks.stop_conditions import parse_stop_condition
+from rollax.user_input.coercion import coerce, field_types, format_value
+from rollax.user_input.settings_validation import describe_range
 
 MAX_COUNT = 2**53
 INIT_PARTS = ("networks", "optimizer", "statistics", "replay", "archive")

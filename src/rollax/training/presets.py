@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from rollax.algorithms.registry import list_algorithms
-from rollax.coercion import coerce
 from rollax.environments import registry
 from rollax.errors import UnknownNameError, UsageError
 from rollax.types import NetworkFn
+from rollax.user_input.coercion import coerce
 
 if TYPE_CHECKING:
     import rollax.training.spec

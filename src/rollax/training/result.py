@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import jax
 
-from rollax.coercion import coerce_arguments, format_repr, format_value
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.runtime.notebook import Animation, format_html_table
@@ -21,6 +20,8 @@ from rollax.runtime.printing import print_warning
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.evaluation.metrics import user_metric_names, zero_sum_side_returns
 from rollax.types import MetricValues, NetworkFn, SettingValues
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import format_repr, format_value
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -11,17 +11,11 @@ from typing import Any, cast
 
 import jax
 
-from rollax.algorithm import Config, DerivedSettings
+from rollax.algorithm import Config
 from rollax.algorithms.curriculum import Curriculum
+from rollax.algorithms.derived_settings import DerivedSettings
 from rollax.algorithms.registry import AlgorithmEntry, find_algorithm
-from rollax.coercion import coerce, coerce_dict, format_value
-from rollax.config import (
-    MAX_INT32,
-    DataclassInstance,
-    resolve_settings,
-    traced_field_names,
-    validate_settings,
-)
+from rollax.config import MAX_INT32, DataclassInstance, traced_field_names
 from rollax.distributed import processes
 from rollax.environments import registry
 from rollax.errors import UnknownNameError, UsageError
@@ -40,6 +34,8 @@ from rollax.training.value_ranges import (
     to_plain_value,
 )
 from rollax.types import RunPath, SettingValues
+from rollax.user_input.coercion import coerce, coerce_dict, format_value
+from rollax.user_input.settings_validation import resolve_settings, validate_settings
 
 CUSTOM = "custom"  # replaces the settings of a user's network
 

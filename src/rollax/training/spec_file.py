@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from rollax.coercion import coerce, field_types, format_value
-from rollax.config import parse_yaml_values, resolve_settings, traced_field_names, validate_settings
-from rollax.errors import UnknownNameError, UsageError
+from rollax.config import traced_field_names
+from rollax.errors import UsageError
 from rollax.replay.demonstrations import RunDemonstrations
 from rollax.runtime.printing import escape_control_characters, escape_to_one_line
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training.run_folder.files import read_regular_file
 from rollax.training.run_folder.phases import parse_phases
 from rollax.training.spec import (
@@ -36,6 +36,12 @@ from rollax.training.value_ranges import (
     parse_sweep_values,
 )
 from rollax.types import Record, SettingValues
+from rollax.user_input.coercion import coerce, field_types, format_value
+from rollax.user_input.settings_validation import (
+    parse_yaml_values,
+    resolve_settings,
+    validate_settings,
+)
 
 MAX_FILE_BYTES = 1_000_000
 MAX_NUMBER_LENGTH = 500  # characters
@@ -315,7 +321,9 @@ def _parse_section(name: str, settings_class: type, section: object) -> Any:
 def _check_keys(prefix: str, values: SettingValues, known: list[str]) -> None:
     for name in values:
         if name not in known:
-            raise UnknownNameError("key", f"{prefix}{name}", [f"{prefix}{name}" for name in known])
+            raise UnknownSettingError(
+                "key", f"{prefix}{name}", [f"{prefix}{name}" for name in known]
+            )
     missing = [name for name in known if name not in values]
     if missing:
         raise UsageError(f"the key {prefix}{missing[0]} is missing. {INVALID_FILE_REMEDY}")

@@ -20,13 +20,11 @@ import jax.extend.core as jex
 import numpy as np
 
 from rollax.algorithm import Algorithm, Carry, Config, Metrics, State
-from rollax.coercion import format_value
 from rollax.config import DataclassInstance, traced_field_names
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
-from rollax.environments.host_environment import make_zero_observation
 from rollax.errors import UsageError
-from rollax.spaces import Space
+from rollax.spaces import Space, make_zeros
 from rollax.training.compile import cache, memory_estimate
 from rollax.training.compile import program as programs
 from rollax.training.options import RunOptions
@@ -34,6 +32,7 @@ from rollax.training.simulators.recording import make_rollout_act_fn
 from rollax.training.simulators.runner import SimulatorRunner
 from rollax.training.spec import Spec, get_algorithm_entry, list_changed_settings
 from rollax.types import NetworkFn, PyTree
+from rollax.user_input.coercion import format_value
 
 # Static settings that always change the program. No second program is traced for them.
 ALWAYS_EFFECTIVE_SETTINGS = (
@@ -322,7 +321,7 @@ def _trace_other_functions(
     """Yield traces of functions other than `init` and `step`: acting and state metrics."""
     key = jax.random.key(0)
     obs = (
-        make_zero_observation(environment)
+        make_zeros(environment.observation_space, environment.num_agents)
         if is_on_host(environment)
         else jax.eval_shape(environment.reset, key)[1]
     )

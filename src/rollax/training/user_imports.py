@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import ParamSpec, TypeVar
 
-from rollax.coercion import coerce
 from rollax.environments import registry
 from rollax.runtime.user_modules import import_user_module
+from rollax.user_input.coercion import coerce
 
 P = ParamSpec("P")
 R = TypeVar("R")

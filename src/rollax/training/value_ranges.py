@@ -9,12 +9,13 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from rollax.coercion import coerce, coerce_dict, format_value
-from rollax.config import check_range
-from rollax.errors import UnknownNameError, UsageError, describe_error
+from rollax.errors import UsageError, describe_error
 from rollax.populations.evolution import Range
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training.options import RunOptions
 from rollax.types import SettingValues
+from rollax.user_input.coercion import coerce, coerce_dict, format_value
+from rollax.user_input.settings_validation import check_range
 
 
 def parse_sweep_values(
@@ -37,7 +38,7 @@ def parse_sweep_values(
     swept = {}
     for name, values in coerce_dict("sweep", sweep).items():
         if name not in known:
-            raise UnknownNameError("setting to sweep over (static ones cannot be)", name, known)
+            raise UnknownSettingError("setting to sweep over (static ones cannot be)", name, known)
         swept[name] = coerce(f"sweep over {name}", values, tuple[float, ...])
         if not swept[name]:
             raise UsageError(f"sweep over {name} must have at least one value, got none.")
@@ -68,7 +69,7 @@ def parse_evolve_ranges(
     ranges = {}
     for name, values in coerce_dict("evolve", evolve).items():
         if name not in known:
-            raise UnknownNameError("setting to evolve (static ones cannot be)", name, known)
+            raise UnknownSettingError("setting to evolve (static ones cannot be)", name, known)
         span = parse_range(values, min_log_ratio=1.0)
         if span is None:
             raise UsageError(

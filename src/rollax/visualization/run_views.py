@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rollax.coercion import coerce, coerce_arguments, format_value
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.loading import load
@@ -16,6 +15,8 @@ from rollax.training.result import accept_result
 from rollax.training.run_folder.files import write_output_file
 from rollax.training.run_folder.tables import ignore_message, to_folder_list
 from rollax.types import NetworkFn, RunPath, SettingValues
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import coerce, format_value
 from rollax.visualization.archives import archive_comparison, archive_figure
 from rollax.visualization.plots import figure as figures
 from rollax.visualization.plots.figure_options import FigureOptions

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from rollax import environments
-from rollax.acting.info_metrics import info_shapes
+from rollax.acting.episode_metrics import info_shapes
 from rollax.cli.parsing.help import format_default
 from rollax.environments import registry
 from rollax.environments.capabilities import capabilities
@@ -15,17 +15,7 @@ from rollax.environments.suites.suite import Suite
 from rollax.environments.suites.table import SUITES, missing_python_version
 from rollax.networks.observation_encoding import describe_observation
 from rollax.runtime.installation import install_command
-from rollax.spaces import (
-    Ball,
-    Box,
-    Dict,
-    Discrete,
-    Grid,
-    MultiDiscrete,
-    Space,
-    Tuple,
-    list_parts,
-)
+from rollax.spaces import Ball, Box, Dict, Discrete, Grid, MultiDiscrete, Space, Tuple, list_parts
 from rollax.training.presets import list_tuned_algorithms
 from rollax.types import Record
 

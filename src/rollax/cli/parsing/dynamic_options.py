@@ -8,9 +8,9 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from rollax.cli.parsing.flags import expand_count
-from rollax.coercion import format_value
 from rollax.errors import UsageError
 from rollax.types import TypeHint
+from rollax.user_input.coercion import format_value
 
 # A command with one of these flags prints its help and does nothing else.
 HELP_FLAGS = ("-h", "--help", "--help-all")

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 
-from rollax.coercion import field_types
-from rollax.errors import UnknownNameError, UsageError, find_similar_names
-from rollax.synonyms.lookup import find_synonym
+from rollax.errors import UsageError, find_similar_names
+from rollax.synonyms.lookup import UnknownSettingError, find_synonym
 from rollax.types import TypeHint
+from rollax.user_input.coercion import field_types
 
 COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 COUNT_PATTERN = re.compile(r"(\d[\d_,]*(?:\.\d+)?(?:e\+?\d{1,2})?)([kmgb]?)", re.IGNORECASE)
@@ -40,7 +40,7 @@ def expand_option_names(
     Raises:
         UsageError: If several groups have an option of the same name, or if an option is unknown
             and no option has a similar name.
-        UnknownNameError: If an option is unknown and options with similar names exist.
+        UnknownSettingError: If an option is unknown and options with similar names exist.
     """
     for word in words:
         _check_no_synonym(word, groups)
@@ -53,14 +53,14 @@ def expand_option_names(
 
 
 def _check_no_synonym(word: str, groups: Mapping[str, type]) -> None:
-    """Raise UnknownNameError if the name after a prefix is known only from another library."""
+    """Raise UnknownSettingError if the name after a prefix is known only from another library."""
     option = word.partition("=")[0]
     for prefix, kind in groups.items():
         name = option.removeprefix(f"--{prefix}").replace("-", "_")
         is_unknown = option.startswith(f"--{prefix}") and name not in field_types(kind)
         if is_unknown and find_synonym(name, field_types(kind)) is not None:
             options = [f"--{prefix}{_to_dashes(field)}" for field in field_types(kind)]
-            raise UnknownNameError("option", option, options)
+            raise UnknownSettingError("option", option, options)
 
 
 def _is_unprefixed_option(word: str) -> bool:
@@ -99,7 +99,7 @@ def _expand_option_name(
             raise UsageError(
                 f"unknown option --{option}. Add --help-all to list all options of this pair."
             )
-        raise UnknownNameError("option", f"--{option}", options)
+        raise UnknownSettingError("option", f"--{option}", options)
     if len(places) > 1:
         raise UsageError(
             f"--{option} is ambiguous. "

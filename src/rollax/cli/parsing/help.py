@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rollax.coercion import field_types
 from rollax.types import Settings, TypeHint
+from rollax.user_input.coercion import field_types
 
 DEFAULT_WIDTH = 100  # columns, if the output is not a terminal
 MAX_MAIN_SETTINGS = 8  # number of algorithm settings in the short help

@@ -10,6 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
+from rollax.action_spaces import (
+    check_discrete,
+    discrete_sizes,
+    make_normalized_zeros,
+    normalize_space,
+)
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
 from rollax.networks import critics, policy_heads
@@ -30,15 +36,11 @@ from rollax.spaces import (
     SimpleActionSpace,
     Space,
     Tuple,
-    check_discrete,
-    discrete_sizes,
     join_values,
     list_parts,
     list_values,
-    make_normalized_zeros,
     make_zeros,
     map_space,
-    normalize_space,
 )
 from rollax.types import Carry, NetworkFn, Observation, Parameters, PyTree
 

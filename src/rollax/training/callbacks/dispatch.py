@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, get_args
 
-from rollax.coercion import format_value
 from rollax.distributed import processes
-from rollax.errors import UnknownNameError, UsageError, describe_error
+from rollax.errors import UsageError, describe_error
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training.callbacks.events import Callback, EventKind, RunEvent
 from rollax.training.callbacks.user_functions import check_takes_one_argument, function_name
 from rollax.types import MetricValues
+from rollax.user_input.coercion import format_value
 
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 METHODS: dict[str, EventKind] = {f"on_{kind}": kind for kind in EVENT_KINDS}
@@ -41,7 +42,7 @@ def parse_callbacks(callback: Callback | Sequence[Callback] | None) -> tuple[Nam
 
     Raises:
         UsageError: If a callback has the wrong type, or cannot be called with one argument.
-        UnknownNameError: If an object has a method that begins with `on_` or `_on_` but belongs
+        UnknownSettingError: If an object has a method that begins with `on_` or `_on_` but belongs
             to no event.
     """
     if callback is None:
@@ -60,7 +61,7 @@ def _parse_callback(callback: object) -> NamedCallback:
     names = _list_event_methods(callback)
     for name in names:
         if name not in METHODS:
-            raise UnknownNameError(
+            raise UnknownSettingError(
                 f"method of callback {type(callback).__name__}",
                 name,
                 METHODS,

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from rollax.acting.evaluation import Episodes
-from rollax.coercion import coerce, format_repr, format_value
 from rollax.errors import UsageError
 from rollax.training.callbacks.user_functions import validate_custom_values
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.result import Result
 from rollax.types import MetricValues
+from rollax.user_input.coercion import coerce, format_repr, format_value
 
 EventKind: TypeAlias = Literal["metrics", "evaluation", "checkpoint", "end"]
 RECORDED_KINDS = ("metrics", "evaluation")  # events with a line in metrics.jsonl

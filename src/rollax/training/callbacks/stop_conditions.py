@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from rollax.coercion import format_value
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UsageError
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training.result import Evaluated, StopWhenFn
+from rollax.user_input.coercion import format_value
 
 NO_CONDITION = "off"  # removes the condition of a run that is resumed
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -84,12 +85,12 @@ def check_condition_names(text: str, names: Iterable[str]) -> None:
         names: Names of the evaluation metrics.
 
     Raises:
-        UnknownNameError: If a name is neither a metric nor in `COUNTER_NAMES`.
+        UnknownSettingError: If a name is neither a metric nor in `COUNTER_NAMES`.
     """
     known = [*names, *COUNTER_NAMES]
     for comparison in parse_stop_condition(text):
         if comparison.name not in known:
-            raise UnknownNameError("evaluation metric in stop_when", comparison.name, known)
+            raise UnknownSettingError("evaluation metric in stop_when", comparison.name, known)
 
 
 def is_condition_met(text: str, evaluated: Evaluated) -> bool:
@@ -100,7 +101,7 @@ def is_condition_met(text: str, evaluated: Evaluated) -> bool:
         evaluated: Result of an evaluation.
 
     Raises:
-        UnknownNameError: If the evaluation has no metric with a name in the condition.
+        UnknownSettingError: If the evaluation has no metric with a name in the condition.
         UsageError: If a metric in the condition is not a single number.
     """
     check_condition_names(text, evaluated.values)

@@ -8,11 +8,12 @@ import jax
 import numpy as np
 
 from rollax.acting.evaluation import Episodes
-from rollax.coercion import format_value
-from rollax.errors import UnknownNameError, UsageError, describe_error
+from rollax.errors import UsageError, describe_error
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training.result import Evaluated, StopWhenFn
 from rollax.training.spec import Spec
 from rollax.types import MetricValues
+from rollax.user_input.coercion import format_value
 
 MetricsFn = Callable[[Episodes], Mapping[str, Any]]
 
@@ -98,7 +99,7 @@ def should_stop(stop_when: StopWhenFn, evaluated: Evaluated) -> bool:
     except Exception as error:
         key = error.args[0] if isinstance(error, KeyError) and error.args else None
         if isinstance(key, str) and key not in evaluated.values:
-            raise UnknownNameError(
+            raise UnknownSettingError(
                 f"evaluation metric in stop_when ({name})", key, evaluated.values
             ) from error
         raise UsageError(
@@ -248,12 +249,12 @@ def check_best_metric(spec: Spec, values: MetricValues, custom: MetricValues) ->
             member.
 
     Raises:
-        UnknownNameError: If the evaluation does not have the metric.
+        UnknownSettingError: If the evaluation does not have the metric.
         UsageError: If the metric is a list of numbers.
     """
     name = spec.options.best_metric
     if name not in values:
-        raise UnknownNameError("best_metric", name, values)
+        raise UnknownSettingError("best_metric", name, values)
     if np.ndim(values[name]) and name not in custom:
         raise UsageError(
             f"best_metric ({name}) must be a single number, but it is a list in every evaluation. "

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from rollax.algorithm import Config
-from rollax.coercion import coerce, coerce_dict, format_value
 from rollax.config import MAX_FLOAT32, traced_field_names
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
@@ -29,6 +28,7 @@ from rollax.training.spec import (
 )
 from rollax.training.value_ranges import to_plain_value
 from rollax.types import NetworkFn, SettingValues
+from rollax.user_input.coercion import coerce, coerce_dict, format_value
 
 NEW_RUN_REMEDY = "Train a new run with it (--init-from starts it from the policy of this run)"
 

@@ -12,8 +12,9 @@ from typing import Literal
 
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UsageError
 from rollax.runtime.shell import format_command_line, is_command_running
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training.checkpoints import fingerprints
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.compile import program as programs
@@ -86,7 +87,7 @@ def with_resume_options(spec: Spec, total_steps: int | None, changes: dict[str, 
     for name in changes:
         if name not in CHANGEABLE_OPTIONS:
             known = dict.fromkeys([*CHANGEABLE_OPTIONS, *_RESUME_ARGUMENTS])
-            raise UnknownNameError("option to change at a resume", name, known)
+            raise UnknownSettingError("option to change at a resume", name, known)
     if processes.num_processes() > 1:
         # Use all devices of the current processes, independent of the earlier number.
         changes = {"devices": 1} | changes

@@ -3,7 +3,7 @@
 import jax
 import jax.extend.core
 
-from rollax.acting.info_metrics import validate_reductions
+from rollax.acting.episode_metrics import validate_reductions
 from rollax.algorithm import Algorithm
 from rollax.checks.environment_check import check_contract, check_spaces, check_values
 from rollax.distributed import processes

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from rollax.algorithm import Algorithm, Metrics, State
-from rollax.coercion import coerce
 from rollax.populations import check_is_algorithm
+from rollax.user_input.coercion import coerce
 
 
 def segment(

@@ -7,7 +7,6 @@ import numpy as np
 
 from rollax.algorithm import Algorithm
 from rollax.algorithms.curriculum import Curriculum, fixed_parameters, with_curriculum
-from rollax.coercion import format_value
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
@@ -17,6 +16,7 @@ from rollax.environments.wrappers import AgentId
 from rollax.errors import UnknownNameError, UsageError
 from rollax.training.spec import Spec
 from rollax.types import State
+from rollax.user_input.coercion import format_value
 
 PHASE_REMEDY = "Start a phase instead: rollax.resume(RUN, arguments={NAME: VALUE})."
 

@@ -4,7 +4,8 @@ import jax
 import numpy as np
 from rich.text import Text
 
-from rollax.algorithm import Algorithm, ArchiveSettings, State
+from rollax.algorithm import Algorithm, State
+from rollax.algorithms.derived_settings import ArchiveSettings
 from rollax.archives.archive import Elites
 from rollax.training.elites.selection import best_per_cell, has_no_cells
 

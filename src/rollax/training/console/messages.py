@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from rollax.coercion import format_value
 from rollax.environments.capabilities import has_closed_form
 from rollax.environments.environment import Environment
 from rollax.runtime.numerics import overridden_settings
@@ -18,6 +17,7 @@ from rollax.training.evaluation.metrics import format_number
 from rollax.training.result import Result
 from rollax.training.spec import CUSTOM, Spec, get_algorithm_entry
 from rollax.types import SettingValues
+from rollax.user_input.coercion import format_value
 
 OUTCOMES = {
     "done": "Finished",

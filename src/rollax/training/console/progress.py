@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Te
 from rich.table import Column
 from rich.text import Text
 
+from rollax.errors import options_to_keywords
 from rollax.runtime import output
 from rollax.runtime.printing import (
     escape_control_characters,
@@ -18,7 +19,7 @@ from rollax.runtime.printing import (
     mask_secrets,
     print_line,
 )
-from rollax.runtime.shell import is_command_running, options_to_keywords
+from rollax.runtime.shell import is_command_running
 
 P = ParamSpec("P")
 

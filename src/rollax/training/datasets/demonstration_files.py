@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from rollax.coercion import coerce, coerce_arguments, format_value
 from rollax.errors import UsageError
 from rollax.replay.demonstrations import (
     ACTIONS,
@@ -21,6 +20,8 @@ from rollax.replay.demonstrations import (
 from rollax.training.datasets.minari_datasets import is_minari_id, load_minari
 from rollax.training.datasets.npz_files import NpzContent, read_npz, write_npz
 from rollax.training.options import check_path
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import coerce, format_value
 
 # Arrays of D4RL that are read, in addition to those of rollax. All others are ignored.
 _NEXT_OBSERVATIONS, _TERMINALS, _TIMEOUTS = "next_observations", "terminals", "timeouts"

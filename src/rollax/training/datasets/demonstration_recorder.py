@@ -6,7 +6,6 @@ from typing import cast
 
 import jax
 
-from rollax.coercion import coerce, coerce_arguments, format_value
 from rollax.environments import registry
 from rollax.environments.capabilities import has_closed_form, is_on_host
 from rollax.environments.environment import Environment
@@ -33,6 +32,8 @@ from rollax.training.datasets.episode_recording import (
 from rollax.training.datasets.npz_files import check_new_npz
 from rollax.training.options import RunOptions, check_path
 from rollax.types import Action, Observation, Record, RunPath, SettingValues
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import coerce, format_value
 from rollax.version import __version__
 
 FORMAT = 1  # version of the arrays and their names

@@ -19,7 +19,6 @@ from rollax.acting.evaluation import (
 )
 from rollax.acting.streams import Experience
 from rollax.algorithm import Algorithm
-from rollax.coercion import format_value
 from rollax.environments.environment import Environment, HostEnvironment
 from rollax.errors import UsageError, describe_error
 from rollax.replay.demonstrations import (
@@ -36,6 +35,7 @@ from rollax.spaces import describe_space, flatten_value, make_zeros, map_space
 from rollax.training.simulators.episodes import make_evaluation_act_fn, plan_episodes
 from rollax.training.simulators.runner import make_simulators
 from rollax.types import Action, Carry, Observation, PyTree, Record, State
+from rollax.user_input.coercion import format_value
 
 ActFn = Callable[[Observation], Action]
 """Python function from an observation to an action."""

@@ -13,10 +13,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from rollax.coercion import format_value
 from rollax.errors import UsageError
 from rollax.runtime.printing import escape_to_one_line
 from rollax.training.run_folder.files import fsync_path, open_regular_file
+from rollax.user_input.coercion import format_value
 
 METADATA = "metadata"  # name of the array with the JSON document of a file
 MAX_ARRAYS = 1000

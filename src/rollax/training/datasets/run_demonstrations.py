@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rollax.algorithms.registry import list_algorithms
 from rollax.algorithms.replay_updates import num_filled_steps
-from rollax.coercion import coerce
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.replay.demonstrations import Demonstrations, RunDemonstrations
@@ -17,6 +16,7 @@ from rollax.training.evaluation.metrics import format_number
 from rollax.training.run_folder.files import check_not_symlink
 from rollax.training.run_folder.layout import DEMONSTRATIONS_FILE
 from rollax.training.spec import Spec, get_algorithm_entry
+from rollax.user_input.coercion import coerce
 
 IN_MEMORY = "in memory"  # value of the option for demonstrations that were passed as an object
 

@@ -17,8 +17,7 @@ from rollax.algorithm import Config, InitFn
 from rollax.algorithms.registry import find_algorithm
 from rollax.archives.archive import counts_by_name
 from rollax.archives.cells import check_bounds
-from rollax.coercion import coerce, format_repr, format_value
-from rollax.config import MAX_INT32, resolve_settings, validate_settings
+from rollax.config import MAX_INT32
 from rollax.environments.closed_form import Task
 from rollax.errors import UsageError
 from rollax.networks.solutions import ConstantSolution
@@ -28,6 +27,8 @@ from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.compile import device_memory, keys
 from rollax.training.elites import archive_warnings, selection
 from rollax.types import SettingValues
+from rollax.user_input.coercion import coerce, format_repr, format_value
+from rollax.user_input.settings_validation import resolve_settings, validate_settings
 
 
 class AskTell:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rollax.archives.archive import Archive, ScoredSolutions, qd_metrics
-from rollax.coercion import coerce_arguments, format_repr, format_value
 from rollax.errors import UsageError
 from rollax.loading import load
 from rollax.policy import Policy
@@ -30,6 +29,8 @@ from rollax.training.elites.re_evaluation import (
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.spec import Spec
 from rollax.types import ArchiveState, RunPath
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import format_repr, format_value
 
 
 class Comparison(NamedTuple):

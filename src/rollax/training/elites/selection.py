@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from rollax.algorithm import ArchiveFunctions, ArchiveSettings
+from rollax.algorithm import ArchiveFunctions
+from rollax.algorithms.derived_settings import ArchiveSettings
 from rollax.archives.archive import Archive, Elites
-from rollax.coercion import coerce
 from rollax.errors import UsageError
 from rollax.types import ArchiveState
+from rollax.user_input.coercion import coerce
 
 if TYPE_CHECKING:
     import rollax.policy

@@ -20,7 +20,6 @@ import jax
 import numpy as np
 import yaml
 
-from rollax.coercion import format_value
 from rollax.distributed import processes
 from rollax.environments.suites.table import list_suite_packages
 from rollax.errors import UsageError
@@ -39,6 +38,7 @@ from rollax.training.run_folder.files import (
 )
 from rollax.training.spec import CUSTOM, Spec
 from rollax.training.spec_file import parse_spec, read_yaml_document
+from rollax.user_input.coercion import format_value
 from rollax.version import __version__
 
 FORMAT_VERSION = 3

@@ -5,9 +5,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from rollax.coercion import coerce, format_value
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UsageError
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.types import Record
+from rollax.user_input.coercion import coerce, format_value
 
 # Settings that determine the result of an evaluation. Evaluations before and after a change of
 # them cannot be compared.
@@ -79,7 +80,7 @@ def parse_phases(values: object) -> tuple[Phase, ...]:
         pairs = coerce(f"{name}.changes", entry["changes"], dict[str, tuple[Any, Any]])
         for path in pairs:
             if path not in EVALUATION_SETTINGS and not path.startswith("config."):
-                raise UnknownNameError(f"setting in {name}.changes", path, EVALUATION_SETTINGS)
+                raise UnknownSettingError(f"setting in {name}.changes", path, EVALUATION_SETTINGS)
         for part in pairs.get("arguments", ()):
             coerce(f"{name}.changes.arguments", part, dict[str, Any])
         phases.append(

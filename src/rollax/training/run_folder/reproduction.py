@@ -8,13 +8,14 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rollax.config import DataclassInstance, resolve_settings, validate_settings
+from rollax.config import DataclassInstance
 from rollax.environments import registry
 from rollax.errors import UsageError
 from rollax.training.options import RunOptions
 from rollax.training.presets import Preset, load_preset
 from rollax.training.spec import CUSTOM, DEFAULT_TOTAL_STEPS, Spec, get_algorithm_entry
 from rollax.types import SettingValues
+from rollax.user_input.settings_validation import resolve_settings, validate_settings
 
 # Output options, which do not affect training or evaluation.
 OUTPUT_OPTIONS = ("run_dir", "tensorboard", "wandb", "trackio")

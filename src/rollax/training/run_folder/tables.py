@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rollax.coercion import coerce
 from rollax.errors import UsageError
 from rollax.training.evaluation.metrics import user_metric_names
 from rollax.training.options import check_path
@@ -24,6 +23,7 @@ from rollax.training.run_folder.layout import (
 from rollax.training.run_folder.recorder import read_evaluations
 from rollax.training.spec import Spec
 from rollax.types import Record, RunPath
+from rollax.user_input.coercion import coerce
 
 if TYPE_CHECKING:
     import pandas

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.acting.episode_metrics import validate_reductions
 from rollax.acting.evaluation import Episodes, make_policy
-from rollax.acting.info_metrics import validate_reductions
 from rollax.algorithm import Algorithm
 from rollax.environments.environment import HostEnvironment
 from rollax.training.simulators.info_tracking import InfoTracker

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
+from rollax.acting.episode_metrics import sum_ended_episodes, total_sums
 from rollax.acting.streams import (
     ActorState,
     Experience,
@@ -15,8 +16,6 @@ from rollax.acting.streams import (
     flatten_streams,
     make_step_keys,
     split_step_keys,
-    sum_ended_episodes,
-    total_sums,
 )
 from rollax.algorithm import Algorithm, EpisodeSums
 from rollax.environments.capabilities import find_acting_agents

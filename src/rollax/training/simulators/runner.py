@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.acting.episode_metrics import validate_reductions
 from rollax.acting.evaluation import Episodes
-from rollax.acting.info_metrics import validate_reductions
 from rollax.algorithm import Algorithm, Metrics
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment, HostEnvironment
-from rollax.environments.host_environment import make_zero_observation
-from rollax.spaces import Discrete, MultiDiscrete
+from rollax.spaces import Discrete, MultiDiscrete, make_zeros
 from rollax.training.compile import background
 from rollax.training.console.signals import StopRequested, is_stop_requested
 from rollax.training.options import HOST_EVAL_EPISODES, parse_workers
@@ -76,7 +75,9 @@ def make_simulators(
         UsageError: If the simulators cannot be made.
     """
     has_choices = isinstance(environment.action_space, Discrete | MultiDiscrete)
-    zeros = jax.tree.map(np.asarray, make_zero_observation(environment))
+    zeros = jax.tree.map(
+        np.asarray, make_zeros(environment.observation_space, environment.num_agents)
+    )
     layout = SimulatorSpec(zeros, names, has_choices, environment.num_agents)
     if environment.make_pool is not None:
         return PooledSimulators(environment.make_pool, number, layout)

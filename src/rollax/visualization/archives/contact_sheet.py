@@ -12,7 +12,6 @@ from PIL import Image, ImageDraw
 
 from rollax.archives.archive import Elites
 from rollax.canvas import scene as scenes
-from rollax.coercion import coerce_arguments
 from rollax.environments.capabilities import capabilities
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
@@ -25,6 +24,7 @@ from rollax.training.run_folder.files import write_output_file
 from rollax.training.run_folder.layout import figures_folder
 from rollax.training.run_folder.tables import ignore_message
 from rollax.types import NetworkFn, RunPath, SettingValues
+from rollax.user_input.arguments import coerce_arguments
 from rollax.visualization.archives.archive_figure import descriptor_bounds, grid_shape
 from rollax.visualization.archives.cell_charts import Bounds, make_layout
 from rollax.visualization.render import drawings

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollax.coercion import coerce_arguments, format_value
 from rollax.errors import UsageError, describe_error
 from rollax.runtime.numerics import standard_numerics
 from rollax.training.run_folder.files import write_output_file
 from rollax.training.run_folder.layout import figures_folder
 from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
 from rollax.types import RunPath
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import format_value
 from rollax.visualization.plots import overview, paper_figure
 from rollax.visualization.plots.curve_estimates import estimate_lines
 from rollax.visualization.plots.figure_options import FigureOptions

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UsageError
 from rollax.runtime.shell import format_command_line
+from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training.run_folder.layout import EVALUATIONS_FILE, METRICS_FILE, read_spec
 from rollax.training.run_folder.lineage import num_founders
 from rollax.training.run_folder.metric_sinks import read_metrics
@@ -522,7 +523,7 @@ def resolve_metric_names(runs: list[RunCurves], names: tuple[str, ...]) -> tuple
                 f"{', '.join(known_names)}."
             )
         if name not in known_names:
-            message = str(UnknownNameError("metric", name, known_names))
+            message = str(UnknownSettingError("metric", name, known_names))
             is_complete = "known are" in message
             raise UsageError(
                 message if is_complete else f"{message} Known are: {', '.join(known_names)}"

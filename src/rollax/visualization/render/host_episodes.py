@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from rollax.environments.environment import MultiAgentSimulator, Simulator
-from rollax.environments.host_environment import make_zero_observation
 from rollax.errors import UsageError
 from rollax.policy import Policy
+from rollax.spaces import make_zeros
 from rollax.training.compile.evaluators import max_eval_steps
 from rollax.training.simulators import episodes
 from rollax.training.simulators.restarts import SimulatorError
@@ -149,7 +149,7 @@ def _call_and_check(policy: Policy, method: str, function: Callable[[], Any]) ->
     name = f"the simulator of {environment.name}"
     with enforce_timeout(policy.spec.options.env_timeout, lambda: name):
         result = call_simulator(name, method, function)
-    example = make_zero_observation(environment)
+    example = make_zeros(environment.observation_space, environment.num_agents)
     if jax.tree.map(np.shape, result[0]) != jax.tree.map(np.shape, example):
         raise SimulatorError(
             f"{name} returned observations that do not match its observation space."

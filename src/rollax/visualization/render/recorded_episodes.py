@@ -10,7 +10,6 @@ import numpy as np
 
 from rollax.acting.evaluation import RunningEpisodes, init_episodes, make_policy
 from rollax.acting.evaluation import step_episodes as play_step
-from rollax.coercion import format_value
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.wrapper import state_to_render
 from rollax.errors import UsageError
@@ -18,6 +17,7 @@ from rollax.policy import Policy
 from rollax.training.compile import keys
 from rollax.training.compile.evaluators import max_eval_steps
 from rollax.types import PyTree, State
+from rollax.user_input.coercion import format_value
 from rollax.visualization.render import host_episodes
 from rollax.visualization.render.frames import Frame, RecordedEpisode, thin_frames
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.canvas.drawing import Drawing
-from rollax.coercion import coerce_arguments, format_value
 from rollax.environments.capabilities import has_closed_form
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
@@ -27,6 +26,8 @@ from rollax.training.options import check_path
 from rollax.training.run_folder import layout
 from rollax.training.run_folder.files import write_output_file
 from rollax.types import NetworkFn, RunPath, SettingValues
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import format_value
 from rollax.visualization.archives.archive_figure import ignore_message
 from rollax.visualization.render import animation, bodies_page, captions, drawings
 from rollax.visualization.render.recorded_episodes import RecordedEpisode, record_episodes

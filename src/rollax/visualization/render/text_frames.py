@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rollax.coercion import coerce_arguments
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.loading import load
@@ -18,6 +17,7 @@ from rollax.runtime.numerics import standard_numerics
 from rollax.training.argument_validation import EPISODE_ARGUMENT_TYPES, POLICY_ARGUMENT_TYPES
 from rollax.training.checkpoints import index
 from rollax.types import NetworkFn, RunPath, SettingValues
+from rollax.user_input.arguments import coerce_arguments
 from rollax.visualization.archives.archive_figure import ignore_message
 from rollax.visualization.render import drawings
 from rollax.visualization.render.animation import frame_durations

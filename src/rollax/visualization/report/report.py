@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rollax.coercion import coerce_arguments
 from rollax.errors import UsageError
 from rollax.policy import Policy
 from rollax.runtime.numerics import standard_numerics
@@ -16,6 +15,7 @@ from rollax.training.run_folder.layout import FIGURES_FOLDER, figures_folder
 from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
 from rollax.training.spec import CUSTOM
 from rollax.types import RunPath
+from rollax.user_input.arguments import coerce_arguments
 from rollax.visualization.plots.figure import read_runs, unused_path
 from rollax.visualization.plots.learning_curves import Curve, RunCurves, make_curves
 from rollax.visualization.plots.lineage_chart import CHART_DESCRIPTION

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollax.coercion import format_value
 from rollax.training.checkpoints import compatibility
 from rollax.training.checkpoints.warm_start import summarize_warm_start
 from rollax.training.console import messages, result_tables
@@ -29,6 +28,7 @@ from rollax.training.run_folder.lineage import num_founders
 from rollax.training.run_folder.metric_sinks import read_all_records, read_metrics
 from rollax.training.spec import Spec, get_algorithm_entry
 from rollax.types import JsonValue, Record
+from rollax.user_input.coercion import format_value
 from rollax.visualization.report.html_page import (
     Section,
     code_html,

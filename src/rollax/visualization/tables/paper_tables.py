@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from rollax.coercion import coerce_arguments
 from rollax.errors import UsageError
 from rollax.runtime.numerics import standard_numerics
 from rollax.training.run_folder.tables import find_runs, to_folder_list
 from rollax.types import RunPath
+from rollax.user_input.arguments import coerce_arguments
 from rollax.visualization.tables.hyperparameters import make_hyperparameter_table
 from rollax.visualization.tables.result_rows import make_results_table
 from rollax.visualization.tables.run_groups import read_groups

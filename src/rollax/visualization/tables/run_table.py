@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollax.coercion import format_repr
 from rollax.training.run_folder.files import write_output_file
 from rollax.training.run_folder.metric_sinks import missing_package_error
+from rollax.user_input.coercion import format_repr
 from rollax.visualization.tables import table_formats
 from rollax.visualization.tables.table_formats import Cell, Column
 

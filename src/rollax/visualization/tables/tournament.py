@@ -13,7 +13,6 @@ import numpy as np
 
 from rollax.acting.matches import make_match
 from rollax.algorithm import Algorithm
-from rollax.coercion import coerce_arguments, format_repr
 from rollax.environments.environment import Environment
 from rollax.environments.wrappers import AgentId
 from rollax.errors import UsageError
@@ -30,6 +29,8 @@ from rollax.training.opponents import fit_policy, parse_run_and_checkpoint
 from rollax.training.run_folder.files import write_output_file
 from rollax.training.run_folder.tables import to_folder_list
 from rollax.types import RunPath, State
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import format_repr
 
 DEFAULT_GAMES = 256  # between two policies
 

@@ -19,7 +19,6 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from rollax.coercion import format_value
 from rollax.environments.conversion import convert_arguments, signature_defaults, to_positive_int
 from rollax.environments.host_environment import HostedEnvironment
 from rollax.environments.suites import package_versions
@@ -29,6 +28,7 @@ from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError, describe_error
 from rollax.runtime.installation import install_command
 from rollax.types import Setting
+from rollax.user_input.coercion import format_value
 
 TIME_LIMIT_ARGUMENT = "max_episode_steps"
 _RESERVED_ARGUMENTS = ("render_mode", "env", "screen_size")  # constructor arguments set elsewhere

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces as theirs
 
-from rollax.coercion import format_value
 from rollax.environments import image_layouts
 from rollax.environments.environment import SpaceConversion
 from rollax.errors import UnknownNameError, UsageError
@@ -23,6 +22,7 @@ from rollax.spaces import (
     Tuple,
 )
 from rollax.types import Observation
+from rollax.user_input.coercion import format_value
 
 ACTION_MASK = "action_mask"
 ConvertFn = Callable[[Any], Any]

@@ -1,10 +1,10 @@
 """Conversion of gymnax environment objects, which must not reset automatically."""
 
-from rollax.coercion import coerce_arguments
 from rollax.environments.environment import Environment
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.runtime.numerics import standard_numerics
 from rollax.types import PyTree
+from rollax.user_input.arguments import coerce_arguments
 
 
 @standard_numerics()

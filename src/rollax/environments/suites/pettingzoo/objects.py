@@ -4,12 +4,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollax.coercion import coerce, coerce_arguments
 from rollax.environments.host_environment import HostedEnvironment
 from rollax.environments.suites.gymnasium.objects import accepts_render_mode
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.errors import UsageError
 from rollax.runtime.numerics import standard_numerics
+from rollax.user_input.arguments import coerce_arguments
+from rollax.user_input.coercion import coerce
 
 
 @standard_numerics()

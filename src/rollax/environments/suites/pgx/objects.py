@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from rollax.coercion import coerce_arguments
 from rollax.environments.conversion import default_object_name
 from rollax.environments.environment import MultiAgentEnvironment
 from rollax.environments.suites.suite import SuiteEnvironment
 from rollax.runtime.numerics import standard_numerics
+from rollax.user_input.arguments import coerce_arguments
 
 
 @standard_numerics()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import rollax
-from rollax.acting.info_metrics import info_shapes
+from rollax.acting.episode_metrics import info_shapes
 from rollax.acting.streams import init_actor, unroll
 from rollax.environments import Transition
 from rollax.environments.wrappers import PreviousActionReward, TimeLimit

@@ -1,64 +1,24 @@
-"""Checks of the settings of an algorithm with those of its network, and of network outputs."""
+"""Checks that a network returns what its algorithm needs. Nothing is compiled."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from rollax.action_spaces import (
+    check_discrete,
+    discrete_sizes,
+    make_normalized_zeros,
+    normalize_space,
+)
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError, describe_error
 from rollax.networks.critics import ActorCritics
 from rollax.networks.distributions import transform_noise
 from rollax.networks.interop.output_checks import check_shape
 from rollax.networks.network import Network
-from rollax.spaces import (
-    SimpleActionSpace,
-    check_discrete,
-    discrete_sizes,
-    make_normalized_zeros,
-    make_zeros,
-    map_space,
-    normalize_space,
-)
-from rollax.types import NetworkFn, Observation, PyTree, Settings
-
-
-def accept_any_settings(config: Settings, network: Settings) -> None:
-    """Accept any combination of settings. The `init` of the algorithm validates them."""
-
-
-def check_sequence_length(config: Settings, network: Settings) -> None:
-    """Raise UsageError if the network has memory and `config.sequence_length` is 1."""
-    lengths = f"{config.num_steps} (num_steps) or a divisor of num_steps"
-    _check_memory_length(config, network, lengths)
-
-
-def check_cloning_sequence_length(config: Settings, network: Settings) -> None:
-    """Raise UsageError if the network has memory and imitates single steps."""
-    _check_memory_length(config, network, "a number of steps that divides batch_size, such as 16")
-
-
-def _check_memory_length(config: Settings, network: Settings, lengths: str) -> None:
-    if network.core != "none" and network.core_size >= 1 and config.sequence_length == 1:
-        raise UsageError(
-            f"config.sequence_length must be greater than 1 with network.core {network.core!r}, "
-            f"got 1. Set it to {lengths}."
-        )
-
-
-def check_actor_critic_settings(config: Settings, network: Settings) -> None:
-    """Raise UsageError if settings for a separate critic are used with a shared network.
-
-    Also raise it if the network has memory and `sequence_length` is 1, so that it would learn from
-    single steps.
-    """
-    check_sequence_length(config, network)
-    given = [name for name in ("critic_epochs", "critic_learning_rate") if getattr(config, name)]
-    if network.shared and given:
-        raise UsageError(
-            f"network.shared uses one optimizer for actor and critic, so config.{given[0]} "
-            f"({getattr(config, given[0])}) has no effect. Remove one of the two."
-        )
+from rollax.spaces import SimpleActionSpace, make_zeros, map_space
+from rollax.types import NetworkFn, Observation, PyTree
 
 
 def check_actor_critic(

@@ -1,4 +1,7 @@
-"""Reduction of the environment's `info` over an episode to its mean, sum or last value."""
+"""Metrics of episodes: sums of returns and lengths, and reductions of the environment's `info`.
+
+An entry of `info` is reduced over an episode to its mean, sum or last value.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,12 +9,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rollax import tree
+from rollax.algorithm import EpisodeSums
 from rollax.environments.capabilities import capabilities, is_on_host
 from rollax.environments.environment import INFO_REDUCTIONS, Environment
 from rollax.environments.trace_cache import trace_once
 from rollax.errors import UnknownNameError, UsageError
+from rollax.scopes import profile_scope
 from rollax.spaces import make_zeros
 from rollax.types import PyTree
 
@@ -144,17 +150,47 @@ def sum_ended_info(
     return sums
 
 
+def total_sums(environment: Environment, sums: EpisodeSums) -> EpisodeSums:
+    """Sum episode statistics `[T, E]` or `[T, E, A]` over all axes, in total and per agent type."""
+    types = capabilities(environment).agent_types
+    names = list(dict.fromkeys(types))
+
+    def sum_agents(name: str) -> tuple[jax.Array, ...]:
+        agents = np.flatnonzero([name == other for other in types])
+        return tuple(jnp.sum(total[..., agents]) for total in sums[:2])
+
+    by_type = {name: sum_agents(name) for name in names} if len(names) > 1 else {}
+    return jax.tree.map(jnp.sum, sums)._replace(agent_type_sums=by_type)
+
+
+@profile_scope("bookkeeping")
+def sum_ended_episodes(
+    episode_return: jax.Array, episode_length: jax.Array, ended: jax.Array
+) -> EpisodeSums:
+    """Return the episode statistics of each stream, set to 0 where no episode ended.
+
+    Args:
+        episode_return: Return of the current episode, float `[E]` or `[E, A]`.
+        episode_length: Number of steps of the current episode, with the same shape.
+        ended: Whether the episode ended, bool with the same shape.
+
+    Returns:
+        Statistics with the shape of the arguments, without sums per agent type.
+    """
+
+    def of_ended(total):
+        return jnp.where(ended, total, 0).astype(jnp.float32)
+
+    return EpisodeSums(of_ended(1), of_ended(episode_return), of_ended(episode_length))
+
+
 def info_shapes(environment: Environment) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the shape and dtype of each entry of the `info` of one step, keyed by name."""
     if is_on_host(environment):
         return {name: jax.ShapeDtypeStruct((), jnp.float32) for name in environment.info_names}
 
     def info(keys: jax.Array) -> dict[str, jax.Array]:
-        action = make_zeros(environment.action_space)
-        if environment.num_agents is not None:
-            action = jax.tree.map(
-                lambda x: jnp.broadcast_to(x, (environment.num_agents, *x.shape)), action
-            )
+        action = make_zeros(environment.action_space, environment.num_agents)
         return trace_once(environment, "step")(
             keys[0], trace_once(environment, "reset")(keys[1])[0], action
         ).info
