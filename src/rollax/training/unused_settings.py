@@ -365,9 +365,9 @@ class Update(NamedTuple):
 
 
 def _make_update(spec: Spec, algorithm: Algorithm, environment: Environment) -> Update:
-    """Return the update function of one member. For host simulators, it learns from a recording."""
+    """Return the update function of one member. In host simulators, it learns from a recording."""
     state = programs.abstract_member_state(spec, algorithm)
-    if not is_on_host(environment):
+    if not (is_on_host(environment) and spec.acts_in_training):
         return Update(algorithm.step, (state,))
     single = dataclasses.replace(
         spec, sweep={}, evolve={}, options=dataclasses.replace(spec.options, seeds=1)

@@ -103,12 +103,17 @@ def test_ppo_starts_from_a_clone(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_simulator_evaluates_a_clone(tmp_path: Path) -> None:
-    """Nothing acts in the simulators between evaluations."""
+    """Nothing acts in the simulators between evaluations. Traced settings can be set and swept."""
     environment = rollax.make("gymnasium/CartPole-v1")
     recorded = rollax.record(lambda obs: int(obs[2] > 0), environment, episodes=2, max_steps=20)
     options = {"eval_episodes": 2}
     run, _ = cloned(
-        tmp_path / "run", recorded, environment="gymnasium/CartPole-v1", options=options
+        tmp_path / "run",
+        recorded,
+        environment="gymnasium/CartPole-v1",
+        options=options,
+        config=SMALL | {"learning_rate": 3e-3},
+        sweep={"weight_decay": [0.0, 0.01]},
     )
     assert run.best is not None and run.best[1] >= 8
 

@@ -126,9 +126,10 @@ def _check_evolution(
 
     `environments` are those of training and evaluation.
     """
-    metric, on_host = spec.evolve_metric, is_on_host(environments[0])
+    metric = spec.evolve_metric
+    on_host = is_on_host(environments[0]) and spec.acts_in_training
     if metric == EPISODE_RETURN:
-        # Environments on the host always have episodes.
+        # Training in simulators on the host always reports episodes.
         if on_host or has_episode_metrics(algorithm, member_state):
             return
         known = ", ".join(jax.eval_shape(algorithm.step, member_state)[1].values) or "none"
