@@ -112,7 +112,10 @@ class Session:
 
     def check_device(self) -> None:
         """Exit if a file that is resumed has results of another device."""
-        first, *_, last = [one for one in self.records if one["row"] == "limits"] * 2
+        known = [one for one in self.records if "device" in one]
+        if not known:
+            return
+        first, last = known[0], known[-1]
         for what in ("device", "jax", "rollax"):
             if first.get(what) != last.get(what):
                 sys.exit(
@@ -240,7 +243,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("rows", nargs="*", help=f"of {', '.join(ROWS)}; by default all")
     parser.add_argument("--limit", type=float, default=480, help="seconds for all rows [480]")
-    parser.add_argument("--row-limit", type=float, default=120, help="seconds for one row [120]")
+    parser.add_argument("--row-limit", type=float, default=150, help="seconds for one row [150]")
     parser.add_argument("--seconds", type=int, default=20, help="seconds of measurement [20]")
     parser.add_argument("--out", type=Path, default=FOLDER / "results", help="folder of the files")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="file to continue")

@@ -34,8 +34,9 @@ def write_report(records: list[Record], path: Path) -> None:
 
 
 def newest(records: list[Record]) -> dict[str, Record]:
-    """Return the last record of each row."""
-    return {one["row"]: one for one in records}
+    """Return the last record of each row. Records with results take precedence."""
+    with_results = [one for one in records if one["status"] == "measured"]
+    return {one["row"]: one for one in [*records, *with_results]}
 
 
 def table(records: list[Record]) -> str:

@@ -85,7 +85,7 @@ def unpack(wheel: Path, folder: Path) -> None:
     """Unpack a wheel. Files of another version of the package are removed first."""
     with zipfile.ZipFile(wheel) as file:
         metadata = next(x for x in file.namelist() if x.endswith(".dist-info/METADATA"))
-        project = metadata.split("/")[0].rsplit("-", 1)[0]
+        project = metadata.split("-")[0]
         for old in folder.glob(f"{project}-*.dist-info"):
             remove(folder, old)
         file.extractall(folder)

@@ -150,10 +150,18 @@ class TimedUpdates(NamedTuple):
 
 
 def time_updates(spec: Spec, rounds: int, notify_fn: Callable[[str], None]) -> TimedUpdates:
-    """Compile and time the updates of a run after a warm-up. The arguments are `run_benchmark`'s.
+    """Compile and time the updates of a run after a warm-up.
+
+    Args:
+        spec: Specification of the run.
+        rounds: Number of measurements.
+        notify_fn: Function that shows the current phase.
+
+    Returns:
+        The program and its times.
 
     Raises:
-        UsageError: As `run_benchmark`.
+        UsageError: If the environment is a host simulator, or the run is invalid.
     """
     cache.disable()
     spec = programs.adapt_to_environment(spec)
