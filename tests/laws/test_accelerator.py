@@ -57,6 +57,7 @@ def test_a_run_resumed_in_another_process_equals_one_without_interruption(
     check_same(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nonfinite_rewards_stop_a_run(value: float, tmp_path: Path) -> None:
     """The last checkpoint is finite."""

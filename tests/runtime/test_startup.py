@@ -30,7 +30,7 @@ class Show:
         if " 0 steps " in text:
             missed = sum(name.endswith("/cache_misses") for name in events)
             large = [name for name in programs if any(word in name for word in \
-("jit(run)", "jit(evaluate)", "jit(init)"))]
+("jit(run)", "jit(evaluate)", "jit(init_state)"))]
             print(len(programs), missed, *sorted(large), flush=True)
     def picture(self, make): pass
     def progress(self, done, total, figures): pass
@@ -59,7 +59,7 @@ def test_a_second_start_compiles_nothing_before_its_first_evaluation(tmp_path: P
     assert int(missed) >= 2
     number, missed, *large = start(tmp_path / "second", tmp_path / "cache")
     assert int(number) <= MOST_PROGRAMS and int(missed) == 0
-    assert set(large) - {"jit(run)"} == {"jit(init)", "jit(evaluate)"}
+    assert set(large) - {"jit(run)"} == {"jit(init_state)", "jit(evaluate)"}
 
 
 SLOW_MODULES = ("jax", "equinox", "optax", "orbax", "matplotlib", "tyro", "gymnax", "brax", "numpy")
