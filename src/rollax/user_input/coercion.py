@@ -116,6 +116,7 @@ def describe_type(hint: TypeHint) -> str:
         str: "a string",
         Path: "the path of a file or folder",
         NoneType: "None",
+        Any: "any value",
     }
     if hint in plain:
         return plain[hint]

@@ -54,7 +54,10 @@ SPECS: dict[str, Callable[[], Spec]] = {
     "evaluation": lambda: spec(environment="gymnax/CartPole-v1", eval_arguments={"gravity": 3.5}),
     "infinite": lambda: spec(environment="gymnax/Acrobot-v1", config={"target_kl": float("inf")}),
     "finite": lambda: spec(config={"target_kl": 0.02}, network={"hidden": (16,)}),
-    "several": lambda: spec(options=RunOptions(eval_info=("discount=sum", "x=last"))),
+    "several": lambda: spec(
+        environment="hunting/2-players",
+        options=RunOptions(eval_info=("caught=sum", "survived=last")),
+    ),
     "switched off": lambda: spec(
         "map_elites", "control/point-maze", arguments={"observe_time": False}
     ),
