@@ -29,7 +29,12 @@ def programs_of(page: str) -> list[str]:
 def commands_of(page: str) -> list[list[str]]:
     """Return the words of each `rollax ...` command in the code blocks of a page."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines() if line.startswith("rollax ")]
+    lines = [
+        line
+        for block in blocks
+        for line in block.replace("\\\n", " ").splitlines()  # a backslash continues a line
+        if line.startswith("rollax ")
+    ]
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 

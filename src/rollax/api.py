@@ -239,8 +239,8 @@ def resume(
             same. The best checkpoint is then selected among the evaluations of the new phase.
         fork: New folder for a run that continues this one, which stays unchanged. None continues
             the run in its folder.
-        checkpoint: Checkpoint from which the fork continues: "last", "best" or a step of the last
-            phase. None uses the newest checkpoint.
+        checkpoint: First checkpoint of the fork: "last", "best" or a step of the last phase. None
+            uses the newest checkpoint.
         environment: The environment, if the run was started with an environment object.
         network: The network function, if the run was started with a network function.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.

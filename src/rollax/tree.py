@@ -93,10 +93,10 @@ def cond_any_member(condition: jax.Array, change: Callable[[T], T], before: T) -
         before: The pytree.
     """
 
-    def changed(before: T) -> T:
+    def change_members(before: T) -> T:
         return where(_member_condition(condition), change(before), before)
 
-    return jax.lax.cond(any_member(condition), changed, lambda before: before, before)
+    return jax.lax.cond(any_member(condition), change_members, lambda before: before, before)
 
 
 def all_finite(tree: PyTree) -> jax.Array:

@@ -163,7 +163,7 @@ def init_learner(
     Args:
         environment: Environment to train in.
         config: Settings of the algorithm.
-        buffer: Replay buffer, which is used with one stream.
+        buffer: Functions of the replay buffer. All transitions go to a single stream of it.
         network: Initial actor and critics.
         solutions: Initial solutions, `[B, ...]`.
         example_carry: Example of the values that are stored with each transition in the field

@@ -315,9 +315,10 @@ def anneal_learning_rates(config: ReplayConfig, progress: jax.Array) -> ReplayCo
 
 @profile_scope("replay")
 def add_to_replay(buffer: ReplayBuffer, replay: State, experience: Experience) -> State:
-    """Add the transitions `[c, S]` of agents that were active before the step to the replay buffer.
+    """Add transitions of c steps of S streams, `[c, S]`, to the replay buffer.
 
-    The stored actions are the extras of the policy, which are normalized actions.
+    Steps of agents that were not active are left out. The stored actions are the normalized actions
+    that the policy returns as its extra output.
     """
     keep = jnp.ones_like(experience.terminated) if experience.mask is None else experience.mask
     steps = ReplayStep(
@@ -410,11 +411,11 @@ def summarize_metrics(
         Scalar metrics, keyed by name, and `FiniteChecks`. Metrics of gradient steps are averaged
         over the steps that were not skipped, and are NaN if all steps were skipped.
     """
-    active = metrics.pop("active")
-    number = jnp.sum(active)
+    number = jnp.sum(metrics["active"])
     means = {
         name: jnp.where(number > 0, jnp.sum(x) / jnp.maximum(number, 1), jnp.nan)
         for name, x in metrics.items()
+        if name != "active"
     }
     finite = check_finite(
         experience.next_obs,

@@ -288,7 +288,7 @@ class ResumeOptions:
     fork: Path | None = None
     """New folder for a run that continues this one. This run stays unchanged."""
     checkpoint: str | None = None
-    """Checkpoint from which --fork continues: "last", "best" or a step. The newest by default."""
+    """First checkpoint of --fork: "last", "best" or a step. The newest by default."""
     stop_when: str | None = None
     """Condition that stops the run after an evaluation, such as "return_mean>=195". "off" removes
     the condition of the run. Unchanged by default."""

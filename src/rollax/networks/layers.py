@@ -211,13 +211,14 @@ class Embedding(eqx.Module):
 
 
 class Encoder(eqx.Module):
-    """Encoder from an observation to features `[n]`, with embeddings, convolutions, dense layers.
+    """Encoder of observations as features `[n]`: embeddings, convolutions and dense layers.
 
     Each entry of a dictionary observation is encoded separately. Grids of symbols are embedded.
     Grids and images (see `rollax.environments.image_layouts`) are encoded by a CNN. All other
     values are flattened, and discrete values are one-hot. The entry "action_mask", which only heads
-    use, and the entries `omitted_parts` are not encoded. `filters` are the convolutions. None
-    selects them by size, and () uses the default convolutions for 8-bit images only.
+    use, and the entries named in `omitted_parts` are not encoded. `filters` are the convolutional
+    layers. None selects default layers by the size of a grid or image. With an empty tuple, only
+    8-bit images are encoded by default layers, and all other grids are flattened.
 
     Attributes:
         space: Observation space without the omitted entries.

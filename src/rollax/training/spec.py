@@ -44,6 +44,9 @@ CUSTOM = "custom"  # replaces the settings of a user's network
 class Spec:
     """Complete specification of a run, stored in config.yaml.
 
+    The intervals `updates_per_*` are fixed when the run is created. A resume with other total steps
+    does not change them.
+
     Attributes:
         algorithm: Name of the algorithm.
         environment: Environment id, or name of an environment object.
@@ -55,22 +58,21 @@ class Spec:
         eval_arguments: Arguments of the environment that differ in evaluations, keyed by name.
         opponents: Folder of the run with the opponent's policy, keyed by agent type.
         evolve: Range of each evolving setting, keyed by setting name.
-        updates_per_line: Updates between metric lines. This interval and the next three are fixed
-            when the run is created, so that a resume with other total steps does not change them.
+        updates_per_line: Updates between metric lines.
         updates_per_evaluation: Updates between evaluations. 0 disables them.
         updates_per_generation: Updates between generations. 0 disables them.
         updates_per_version: Updates between two versions of the policy in the pool of opponents.
             0 disables the pool.
-        own_environment: Whether the user passed the environment as an object. It cannot be made
+        own_environment: Whether the user passed an environment object, which cannot be made again
             from its name.
         imports: Names of modules that register environments or algorithms of the run. When a run
             folder is read, these modules are imported only with `trust=True` or `--trust`.
-        phases: Changes of settings by resumes, in order.
+        phases: Settings that each resume changed, in chronological order.
         randomize: Range of each environment parameter that training samples in every episode,
             keyed by name. Evaluations use the fixed values.
         curriculum: Values of each environment parameter at equally spaced levels of the curriculum,
-            keyed by name. Evaluations use the last values. Callbacks may change a parameter with
-            one value.
+            keyed by name. Evaluations use the last values. Callbacks may change those parameters
+            that have only one value.
         demonstrations: Demonstrations that the run learns from.
     """
 

@@ -153,8 +153,8 @@ def find_start_step(
         folder: Folder of the run.
         spec: Specification in config.yaml.
         fork: Folder of a new run that continues this one, or None.
-        checkpoint: Checkpoint from which the fork continues: "last", "best" or a step. None
-            continues from the newest checkpoint.
+        checkpoint: First checkpoint of the fork: "last", "best" or a step. None uses the newest
+            checkpoint.
 
     Raises:
         UsageError: If `checkpoint` is passed without `fork`, does not exist, or is older than the
@@ -217,7 +217,7 @@ def check_resume(
         old_spec: Specification in config.yaml, before these changes.
         environment: Environment object that the user passed, or None.
         network: Network function that the user passed (random key to network), or None.
-        start: Step of the checkpoint from which a fork continues. None uses the newest checkpoint.
+        start: Step of the first checkpoint of a fork. None uses the newest checkpoint.
 
     Returns:
         Warnings about changed settings.

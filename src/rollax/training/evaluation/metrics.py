@@ -81,9 +81,10 @@ def _ending_rates(episodes: Episodes) -> dict[str, float]:
 
 
 def _finite_mean(name: str, values: np.ndarray) -> MetricValues:
-    """Return the mean over the first axis of `values` [N, ...], ignoring nonfinite values.
+    """Return the metric `name`: the mean of the finite entries of `values` [N, ...] over axis 0.
 
-    If values are nonfinite, `<name>/count` is the smallest number of finite values in a mean.
+    If an entry is not finite, the result also contains `<name>/count`, the smallest number of
+    finite entries in one mean.
     """
     is_finite = np.isfinite(values)
     count = is_finite.sum(axis=0)

@@ -38,14 +38,14 @@ def check_action_masks(
     """Check that every simulator has a legal action unless its episode ends.
 
     If a truncated episode ends without a legal action, all actions are marked as legal. The value
-    estimate of its final observation is then finite.
+    estimate of its final observation is then finite. Simulators with several agents must mark all
+    actions of agents that are not in the episode as legal.
 
     Args:
         mask: Action masks, bool [E, ...]. They are changed in place.
         moved: Mask of the simulators with a new observation, bool [E].
-        over: `(terminated, truncated)`, bool [E] each, or None after a reset. With an agent axis,
-            simulators mark the actions of agents that are not in the episode as legal themselves,
-            and both are whether the episode ended.
+        over: Whether each episode terminated and whether it was truncated, bool [E] each, or None
+            after a reset. With several agents, these flags are those of the whole episode.
         name: Function that maps the index of a simulator to its name.
         steps: Number of steps in the current episode of each simulator, [E].
 

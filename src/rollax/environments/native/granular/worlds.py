@@ -201,14 +201,15 @@ class SingleNavigator(eqx.Module):
 class SingleRoller(eqx.Module):
     """Rolling task: a torque rolls a sphere on the floor of a box to its goal by friction.
 
-    The action is the torque in units of `strength`, in the unit ball of 3 numbers. The observation
-    is float [10]: direction to the goal on the floor, displacement to it clipped to [-3, 3],
-    velocity `[3]`, and surface speed (spin times radius) `[3]`.
+    The action is a torque `[3]` with a norm of at most 1, in units of `strength`. The observation
+    is float `[10]`: direction to the goal on the floor `[2]`, displacement to the goal clipped to
+    [-3, 3] `[2]`, velocity `[3]`, and surface velocity (spin times radius) `[3]`.
 
     Let d be the distance to the goal on the floor. The reward of a decision is the increase of
     exp(-d / attraction) minus `effort` times the increase of the kinetic energy, including that of
-    the spin. A spin about the vertical axis only costs energy. The default `strength` is below the
-    torque at which the sphere slips on the floor, 7/5 friction x mass x gravity x radius.
+    the spin. Spin about the vertical axis costs energy and does not move the sphere. The default
+    `strength` is below the torque at which the sphere slips on the floor, 7/5 friction x mass x
+    gravity x radius.
 
     `info["reached"]` is 1 if the center is within `goal_radius` of the goal on the floor.
     Evaluations report its value at the last step.

@@ -574,7 +574,7 @@ def describe_ruleset(rulesets: Rulesets, index: int) -> str:
 
 
 def _format_clause(kind: str, arguments: list[int]) -> str:
-    """Describe a goal or the condition of a rule. `arguments` are the numbers after its kind."""
+    """Describe a goal or the condition of a rule, given the encoded numbers after its kind."""
     if kind == "AgentOnPosition":
         return f"stand in row {arguments[0]}, column {arguments[1]}"
     if kind == "TileOnPosition":
