@@ -27,7 +27,12 @@ from jax.experimental.multihost_utils import sync_global_devices
 
 from rollax.errors import UsageError
 from rollax.training.checkpoints import shards
-from rollax.training.checkpoints.leaves import check_same_leaves, place_arrays, store_name
+from rollax.training.checkpoints.leaves import (
+    check_same_leaves,
+    missing_setting_values,
+    place_arrays,
+    store_name,
+)
 from rollax.training.checkpoints.shards import ShardedLeaf
 from rollax.training.checkpoints.snapshot import open_checkpointer, take_snapshot
 from rollax.training.checkpoints.summary import (
@@ -313,7 +318,7 @@ class Checkpoints:
 
         If the "last" or "best" checkpoint is damaged, the next checkpoint in that order is read. If
         the run deletes a checkpoint during reading, another checkpoint is read. The warnings name
-        the skipped checkpoints.
+        the skipped checkpoints. A setting that an older version did not store gets its default.
 
         Args:
             checkpoint: "last", "best" or a step.
@@ -346,11 +351,13 @@ class Checkpoints:
         for step in candidates:
             try:
                 self._restored_summary = self._read_summary(step)
-                check_same_leaves(self._restored_summary, template)
+                replaced = missing_setting_values(self._restored_summary, template)
+                check_same_leaves(self._restored_summary, template, replaced)
                 return step, place_arrays(
                     self._read_arrays(self._restored_summary),
                     self._restored_summary.leaves,
                     template,
+                    replaced,
                 )
             # Reading a checkpoint while it is deleted may raise anything.
             except Exception as error:
