@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,19 @@ def named_leaves(tree: PyTree) -> list[tuple[str, jax.Array | jax.ShapeDtypeStru
     return named
 
 
-def missing_setting_values(summary: CheckpointSummary, template: State) -> dict[str, np.ndarray]:
+class LeafChanges(NamedTuple):
+    """Differences between the leaves of a checkpoint and those of the state that is read from it.
+
+    Attributes:
+        replaced: Arrays of the leaves that are not read from the checkpoint, keyed by path.
+        unused: Paths of the leaves in the checkpoint that the state does not have.
+    """
+
+    replaced: Mapping[str, Leaf]
+    unused: frozenset[str] = frozenset()
+
+
+def add_missing_settings(summary: CheckpointSummary, template: State) -> LeafChanges:
     """Return the default of each setting that an older version did not store in its states.
 
     Args:
@@ -56,8 +68,8 @@ def missing_setting_values(summary: CheckpointSummary, template: State) -> dict[
         template: State, or its abstract shapes.
 
     Returns:
-        Arrays, keyed by the path of the leaf. Only settings with a default in
-        `NEW_CONFIG_DEFAULTS` are included.
+        The arrays of these settings. Only settings with a default in `NEW_CONFIG_DEFAULTS` are
+        included.
     """
     saved = {leaf.path for leaf in summary.leaves}
     values = {}
@@ -65,7 +77,7 @@ def missing_setting_values(summary: CheckpointSummary, template: State) -> dict[
         match = SETTING_PATH.fullmatch(path.lstrip("."))
         if path not in saved and match is not None and match[1] in NEW_CONFIG_DEFAULTS:
             values[path] = np.full(leaf.shape, NEW_CONFIG_DEFAULTS[match[1]], leaf.dtype)
-    return values
+    return LeafChanges(values)
 
 
 def place_arrays(
@@ -117,15 +129,13 @@ def _copy_slice(array: Leaf, index: tuple[slice, ...] | None) -> np.ndarray:
     return np.array(array[index])
 
 
-def check_same_leaves(
-    summary: CheckpointSummary, template: State, replaced: Mapping[str, Leaf]
-) -> None:
+def check_same_leaves(summary: CheckpointSummary, template: State, changes: LeafChanges) -> None:
     """Check that the leaves of a checkpoint match those of a state.
 
     Args:
         summary: Summary of the checkpoint.
         template: State, or its abstract shapes.
-        replaced: Arrays of the leaves that are not read from the checkpoint, keyed by path.
+        changes: Leaves that may differ.
 
     Raises:
         UsageError: If paths, types or shapes differ. The message names up to ten differences.
@@ -135,7 +145,9 @@ def check_same_leaves(
     differing = [
         path
         for path in saved | expected
-        if saved.get(path) != expected.get(path) and path not in replaced
+        if saved.get(path) != expected.get(path)
+        and path not in changes.replaced
+        and path not in changes.unused
     ]
     generators = {leaf.path: leaf.random for leaf in summary.leaves if leaf.random}
     if differing and all(
