@@ -213,7 +213,7 @@ def resume(
     fork: Path | str | None = None,
     checkpoint: str | int | None = None,
     environment: Environment | None = None,
-    network: NetworkFn | None = None,
+    network: NetworkFn | DataclassInstance | SettingValues | None = None,
     metrics: MetricsFn | None = None,
     learning_rate: float | None = None,
     callback: Callback | Sequence[Callback] | None = None,
@@ -234,7 +234,8 @@ def resume(
             It also changes the end of schedules. None keeps the stored number.
         config: Dictionary of settings of the algorithm that change. The optimizer and the rest of
             the state continue. Static settings may change if they do not determine the shapes of
-            the state.
+            the state. After a change of `optimizer`, the state of an optimizer is kept if all of
+            its arrays fit.
         arguments: Dictionary of arguments of the environment that change. The spaces must stay the
             same. The best checkpoint is then selected among the evaluations of the new phase.
         fork: New folder for a run that continues this one, which stays unchanged. None continues
@@ -242,7 +243,9 @@ def resume(
         checkpoint: First checkpoint of the fork: "last", "best" or a step of the last phase. None
             uses the newest checkpoint.
         environment: The environment, if the run was started with an environment object.
-        network: The network function, if the run was started with a network function.
+        network: The network function, if the run was started with a network function. Otherwise a
+            dictionary of settings of the network that change, or a network function that replaces
+            them. Parameters with the same path and shape are kept, all others are initialized.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
         learning_rate: Constant learning rate that replaces the schedule. Other
             learning rates keep their ratio to it.
@@ -262,11 +265,10 @@ def resume(
     Raises:
         UsageError: If the run does not exist or has finished, if checkpoints are missing, or if
             config.yaml has changed since they were written. If a changed setting does not fit the
-            state. If an environment or network is passed although the run was started without such
-            an object. If a callback raises, after the run is saved.
+            state. If an environment is passed although the run was started without such an object.
+            If a callback raises, after the run is saved.
         KeyboardInterrupt: After an interrupt, as in `train`.
     """
-    argument_validation.check_network_function(network)
     condition, stop_fn = stop_conditions.split_stop_when(stop_when)
     callbacks = _check_functions(metrics, stop_fn, callback, show)
     folder, fork = Path(folder), None if fork is None else Path(fork)
@@ -275,8 +277,8 @@ def resume(
     if condition is not None:
         changes["stop_when"] = stop_conditions.remove_if_off(condition)
     spec = compatibility.with_resume_options(stored_spec, total_steps, changes)
-    spec = changed_settings.with_changed_config(spec, config, learning_rate)
-    spec = changed_settings.with_changed_arguments(spec, arguments)
+    spec = changed_settings.with_changes(spec, network, config, learning_rate, arguments)
+    network = network if callable(network) else None
     start = compatibility.find_start_step(folder, stored_spec, fork, checkpoint)
     spec = changed_settings.with_new_phase(spec, stored_spec, folder, start, fork)
     spec = read_run_demonstrations(folder, spec)

@@ -16,7 +16,7 @@ from rollax.policy import Policy
 from rollax.populations.self_play import list_versions
 from rollax.runtime.numerics import standard_numerics
 from rollax.training import argument_validation, user_imports
-from rollax.training.checkpoints import compatibility, warm_start
+from rollax.training.checkpoints import carry_over, compatibility, warm_start
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.checkpoints.warm_start import SourceParts, WarmStart
 from rollax.training.compile import program as programs
@@ -79,7 +79,7 @@ def load(
     folder = Path(folder)
     environment = argument_validation.validate_environment_object(environment)
     argument_validation.check_network_function(network)
-    run = _open_run(folder, environment, network, eval_arguments)
+    run = _open_run(folder, checkpoint, environment, network, eval_arguments)
     loaded = _load_checkpoint(folder, run, checkpoint, member)
     policy = _make_policy(folder, run, loaded)
     if environment is not None:
@@ -104,13 +104,19 @@ def load_versions(folder: Path, checkpoint: str | None = None) -> dict[str, Poli
         UsageError: If the run or a checkpoint cannot be read, or the run was started with an
             environment or network object.
     """
-    run = _open_run(folder, None, None)
+    run = _open_run(folder, checkpoint or "last", None, None)
     names: list[str | int] = [] if checkpoint is None else [checkpoint]
     if checkpoint is None:
         with compatibility.open_checkpoints(folder, run.spec) as checkpoints:
             names += sorted(checkpoints.steps())
-    loaded = [_load_checkpoint(folder, run, name, None) for name in names]
-    policies = {f"step {each.step:,}": _make_policy(folder, run, each) for each in loaded}
+    runs = [_open_run(folder, name, None, None) for name in names]
+    loaded = [
+        _load_checkpoint(folder, each, name, None) for each, name in zip(runs, names, strict=True)
+    ]
+    policies = {
+        f"step {state.step:,}": _make_policy(folder, each, state)
+        for each, state in zip(runs, loaded, strict=True)
+    }
     if checkpoint is not None or not run.spec.options.opponent_pool or not loaded:
         return policies
     newest = loaded[-1]
@@ -159,7 +165,7 @@ def load_source_parts(source: RunPath | Policy, checkpoint: str) -> SourceParts:
     is_result = isinstance(source, Result)
     environment, network = (source.environment, source.network) if is_result else (None, None)
     _check_has_objects(folder, environment, network)
-    run = _open_run(folder, environment, network)
+    run = _open_run(folder, checkpoint, environment, network)
     restored = _restore(folder, run, checkpoint)
     state = restored.state.members if run.spec.evolve else restored.state
     return SourceParts(
@@ -204,17 +210,22 @@ class _OpenRun(NamedTuple):
 
 def _open_run(
     folder: Path,
+    checkpoint: str | int,
     environment: Environment | None,
     network: NetworkFn | None,
     eval_arguments: SettingValues | None = None,
 ) -> _OpenRun:
     """Read the specification of a run, and build its algorithm and its environment.
 
+    The network and the optimizer are those of the checkpoint.
+
     Raises:
-        UsageError: If the run cannot be read, or an object or argument does not fit the run.
+        UsageError: If the run or the checkpoint cannot be read, or an object or argument does not
+            fit the run.
     """
-    spec = layout.read_spec(folder)
-    warnings = compatibility.check_load(folder, spec, network)
+    stored_spec = layout.read_spec(folder)
+    spec = carry_over.with_checkpoint_structure(folder, stored_spec, checkpoint)
+    warnings = compatibility.check_load(folder, stored_spec, spec, network)
     if environment is not None:
         _check_same_kind(spec, environment)
     compatibility.check_environment_fits(folder, spec, environment)

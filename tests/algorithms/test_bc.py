@@ -4,10 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen
 
 import rollax
 from laws.walk import Walk
@@ -162,3 +164,51 @@ def test_twenty_episodes_are_enough_for_cartpole(tmp_path: Path) -> None:
     ).policy()
     assert target > 480
     assert clone.evaluate(128, jax.random.key(1))[0]["return_mean"] >= 0.95 * target
+
+
+class LinenPolicy(linen.Module):
+    """Logits of three actions, without a value."""
+
+    @linen.compact
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        return linen.Dense(3)(obs)
+
+
+class LinenValue(linen.Module):
+    @linen.compact
+    def __call__(self, obs: jax.Array) -> jax.Array:
+        return linen.Dense(1)(obs)
+
+
+class EquinoxPolicy(eqx.Module):
+    """Logits of three actions and a value."""
+
+    layer: eqx.nn.Linear
+
+    def __init__(self, inputs: int, key: jax.Array) -> None:
+        self.layer = eqx.nn.Linear(inputs, 4, key=key)
+
+    def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
+        outputs = self.layer(obs)
+        return outputs[:3], outputs[3]
+
+
+@pytest.mark.parametrize("library", ["linen", "equinox"])
+def test_networks_of_other_libraries_imitate(library: str) -> None:
+    env = Walk()
+    data = labeled(env, lambda obs: obs.argmax(-1))
+    inputs = env.observation_space.shape[0]
+    network = {
+        "linen": lambda: rollax.from_linen(LinenPolicy(), env, algorithm="bc", critic=LinenValue()),
+        "equinox": lambda: rollax.from_equinox(
+            lambda key: EquinoxPolicy(inputs, key), env, algorithm="bc"
+        ),
+    }[library]()
+    algorithm = bc(env, network, data)
+    state = jax.jit(algorithm.init)(jax.random.key(0), CONFIG)
+    step = jax.jit(algorithm.step)
+    for _ in range(8):
+        state, _ = step(state)
+    carry, obs = algorithm.initial_carry(state), data.arrays["observations"]
+    actions = jax.vmap(lambda o: algorithm.act(state, o, carry, jax.random.key(1), True)[0])(obs)
+    assert np.mean(actions == data.arrays["actions"]) > 0.9

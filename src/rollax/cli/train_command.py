@@ -34,7 +34,7 @@ from rollax.training.options import RunOptions
 from rollax.training.presets import Preset, example_environment, load_preset
 from rollax.training.result import Result
 from rollax.training.run_folder import layout
-from rollax.training.spec import DEFAULT_TOTAL_STEPS, get_algorithm_entry
+from rollax.training.spec import CUSTOM, DEFAULT_TOTAL_STEPS, get_algorithm_entry
 from rollax.types import Record, SettingValues
 from rollax.user_input.coercion import field_types
 from rollax.user_input.settings_validation import resolve_settings, validate_settings
@@ -275,8 +275,8 @@ def _make_options_class(algorithm: str, preset: Preset) -> type:
 class ResumeOptions:
     """Continue a run from its newest checkpoint, bit for bit if nothing changes.
 
-    Settings of the algorithm and --env.NAME, as in rollax train, begin a new phase of the run:
-    rollax resume RUN --total-steps 2M --entropy-coefficient 0 --env.gravity 15
+    Settings of the algorithm, --network.NAME and --env.NAME, as in rollax train, begin a new phase
+    of the run: rollax resume RUN --total-steps 2M --entropy-coefficient 0 --env.gravity 15
     """
 
     run: tyro.conf.Positional[Path]
@@ -311,7 +311,7 @@ class ResumeOptions:
 
 def resume(arguments: list[str], shared: SharedOptions) -> int:
     """Run `rollax resume` and return its exit code."""
-    given, config, env = _parse_resume_words(arguments)
+    given, config, network, env = _parse_resume_words(arguments)
     changes = {
         name: getattr(given, name)
         for name in (
@@ -330,6 +330,7 @@ def resume(arguments: list[str], shared: SharedOptions) -> int:
             given.run,
             total_steps=given.total_steps,
             config=config,
+            network=network or None,
             arguments=env,
             fork=given.fork,
             checkpoint=given.checkpoint,
@@ -348,6 +349,7 @@ class _ResumeWords(NamedTuple):
 
     options: ResumeOptions
     config: dict[str, Any]
+    network: dict[str, Any]
     arguments: dict[str, Any]
 
 
@@ -360,10 +362,12 @@ def _parse_resume_words(words: list[str]) -> _ResumeWords:
     options = field_types(ResumeOptions)
     given = [word[2:].partition("=")[0].replace("-", "_") for word in words if word[:2] == "--"]
     if set(given) <= {*options, "help", "no_json"} or words[0].startswith("-"):
-        return _ResumeWords(parse_options(ResumeOptions, words, "rollax resume"), {}, {})
+        return _ResumeWords(parse_options(ResumeOptions, words, "rollax resume"), {}, {}, {})
     spec = layout.read_spec(Path(words[0]))
-    entry = get_algorithm_entry(spec.algorithm)
-    groups = {"config.": entry.config}
+    stored = {"config": spec.config}
+    if spec.network != CUSTOM:
+        stored["network"] = spec.network
+    groups = {f"{name}.": type(settings) for name, settings in stored.items()}
     rest = flags.expand_option_names(
         words, ResumeOptions, groups, lambda: environments.default_arguments(spec.environment)
     )
@@ -372,13 +376,20 @@ def _parse_resume_words(words: list[str]) -> _ResumeWords:
         "Resume",
         [
             ("options", tyro.conf.OmitArgPrefixes[ResumeOptions]),
-            ("config", entry.config, dataclasses.field(default=spec.config)),
+            *(
+                (name, type(settings), dataclasses.field(default=settings))
+                for name, settings in stored.items()
+            ),
         ],
     )
     parsed: Any = parse_options(command, rest, "rollax resume")
     changed = {
-        name: value
-        for name, value in vars(parsed.config).items()
-        if value != getattr(spec.config, name)
+        name: {
+            field: value
+            for field, value in vars(vars(parsed)[name]).items()
+            if value != getattr(settings, field)
+        }
+        for name, settings in stored.items()
     }
-    return _ResumeWords(parsed.options, changed, unwrap_single_values(env))
+    env_values = unwrap_single_values(env)
+    return _ResumeWords(parsed.options, changed["config"], changed.get("network", {}), env_values)

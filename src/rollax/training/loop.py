@@ -38,6 +38,7 @@ from rollax.training.session import (
     Session,
     apply_settings,
     open_recorder,
+    restore_newest,
     restore_or_init,
     run_callbacks,
     save_checkpoint,
@@ -337,7 +338,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     Training ends with `on_nonfinite="stop"`, or after `MAX_ROLLBACKS` rollbacks to one checkpoint.
     """
     update = session.updates + failure.update + 1
-    step, state, _ = session.checkpoints.restore("last", session.program.abstract_state)
+    step, state, _ = restore_newest(session)
     cause = recorder.describe_nonfinite(failure.failed_check, session.spec)
     session.display.message(
         f"error: {cause} at step {update * session.spec.config.steps_per_update:,} (update "

@@ -1,6 +1,7 @@
 """Training session: start or resume of a run, its state, records and checkpoints."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,10 +15,11 @@ from rollax.distributed import processes
 from rollax.training.callbacks.dispatch import CallbackRunner, NamedCallback
 from rollax.training.callbacks.events import EventKind, RunEvent
 from rollax.training.callbacks.user_functions import MetricsFn
-from rollax.training.checkpoints import changed_state
+from rollax.training.checkpoints import carry_over, changed_state
 from rollax.training.checkpoints import warm_start as warm_starts
-from rollax.training.checkpoints.store import Checkpoints
-from rollax.training.checkpoints.summary import MemberScores
+from rollax.training.checkpoints.leaves import LeafChanges, add_missing_settings
+from rollax.training.checkpoints.store import Checkpoints, RestoredCheckpoint
+from rollax.training.checkpoints.summary import CheckpointSummary, MemberScores
 from rollax.training.checkpoints.warm_start import WarmStart
 from rollax.training.compile import update_program
 from rollax.training.compile.program import Program
@@ -138,7 +140,7 @@ def restore_or_init(session: Session) -> None:
         update_program.restart_simulator_episodes(session)
         start_lineage(session)
         return
-    step, state, warnings = session.checkpoints.restore("last", session.program.abstract_state)
+    step, state, warnings = restore_newest(session)
     for warning in warnings:
         session.warn(warning)
     session.scores = session.checkpoints.summary(step).scores
@@ -157,6 +159,22 @@ def restore_or_init(session: Session) -> None:
     session.display.message(f"Continuing from step {step:,}{note}")
     for phase in _new_phases(session, step):
         session.display.message(f"New phase from {phase.describe()}")
+
+
+def restore_newest(session: Session) -> RestoredCheckpoint:
+    """Read the newest checkpoint. Arrays that a new network or optimizer needs are initialized."""
+    return session.checkpoints.restore(
+        "last", session.program.abstract_state, functools.partial(_change_leaves, session)
+    )
+
+
+def _change_leaves(session: Session, summary: CheckpointSummary, template: State) -> LeafChanges:
+    """Return the leaves of the state that are not read from a checkpoint."""
+    new_phases = session.spec.phases[phases.count_phases(summary.settings) :]
+    if not any(phase.changes_structure for phase in new_phases):
+        return add_missing_settings(summary, template)
+    initial, algorithm = session.program.init(), session.program.algorithm
+    return carry_over.carry_over(algorithm, summary, initial, session.display.message)
 
 
 def _init_state(session: Session) -> State:

@@ -255,14 +255,14 @@ def parse_spec(document: Record) -> Spec:
     known = [field.name for field in dataclasses.fields(entry.config)]
     defaults = {name: value for name, value in NEW_CONFIG_DEFAULTS.items() if name in known}
     section = defaults | coerce("config", document["config"], dict[str, Any])
-    config = validate_settings(_parse_section("config", entry.config, section), "config.")
+    config = validate_settings(parse_section("config", entry.config, section), "config.")
     network = document["network"]
     if network != CUSTOM:
         network = validate_settings(
-            _parse_section("network", entry.network_config, network), "network."
+            parse_section("network", entry.network_config, network), "network."
         )
         entry.check(config, network)
-    options = _parse_section(
+    options = parse_section(
         "options",
         RunOptions,
         NEW_OPTION_DEFAULTS | coerce("options", document["options"], dict[str, Any]),
@@ -302,8 +302,20 @@ def _parse_demonstrations(section: object) -> RunDemonstrations:
     return RunDemonstrations(**values)
 
 
-def _parse_section(name: str, settings_class: type, section: object) -> Any:
-    """Convert a section of config.yaml to settings. The section must contain every setting."""
+def parse_section(name: str, settings_class: type, section: object) -> Any:
+    """Convert a section of config.yaml to settings.
+
+    Args:
+        name: Name of the section.
+        settings_class: Class of the settings.
+        section: Values of the section, which must contain every setting.
+
+    Returns:
+        The settings.
+
+    Raises:
+        UsageError: If a key is missing or unknown, or a value has the wrong type.
+    """
     values = parse_yaml_values(settings_class, coerce(name, section, dict[str, Any]))
     for field, value in values.items():
         if isinstance(value, list) and len(value) > MAX_VALUES:

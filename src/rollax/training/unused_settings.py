@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -123,7 +123,9 @@ def check_unused_settings(
 def check_changed_settings(
     spec: Spec, environment: Environment | None, make_network: NetworkFn | None
 ) -> None:
-    """Check that the updates of a resumed run read the traced settings that its last phase changes.
+    """Check that the settings that the last phase of a resumed run changes have an effect.
+
+    Traced settings of the algorithm and settings of the network are checked.
 
     Args:
         spec: Specification of the resumed run.
@@ -138,6 +140,14 @@ def check_changed_settings(
     # A change of `learning_rate` scales the other learning rates, which may be unused.
     scaled = [n for n in changed if n.endswith("_learning_rate") and "learning_rate" in changed]
     names = [name for name in changed if name in traced and name not in scaled]
+    network_names = [
+        path.removeprefix("network.")
+        for path in spec.phases[-1].changes
+        if path.startswith("network.")
+    ]
+    if network_names:
+        with cache.enable_for_checks():
+            _check_network_settings(spec, environment, network_names)
     if not names:
         return
     has_custom_object = environment is not None or make_network is not None
@@ -218,8 +228,13 @@ def _list_changed_settings(spec: Spec, group: str) -> list[ChangedSetting]:
     ]
 
 
-def _check_network_settings(spec: Spec, environment: Environment | None) -> None:
-    """Raise UsageError if a network setting and its default result in the same network."""
+def _check_network_settings(
+    spec: Spec, environment: Environment | None, names: Collection[str] | None = None
+) -> None:
+    """Raise UsageError if a network setting and its default result in the same network.
+
+    Only the settings in `names` are checked, or all that the user passed if it is None.
+    """
     made = programs.make_environment(spec) if environment is None else environment
     make_network = get_algorithm_entry(spec.algorithm).make_network
 
@@ -231,6 +246,8 @@ def _check_network_settings(spec: Spec, environment: Environment | None) -> None
 
     trace_passed = functools.cache(functools.partial(trace_network, spec.network))
     for name, value, default in _list_changed_settings(spec, "network"):
+        if names is not None and name not in names:
+            continue
         # The default None means that the value follows from the space. Passing a value with the
         # same result is not an error.
         others = [default, *([()] if default is None and value else [])]

@@ -1,17 +1,22 @@
 """Runs that are resumed with other settings: what changes, what continues, and what is refused."""
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import yaml
 
 import rollax
 from rollax.algorithms.ppo import PPOConfig
 from rollax.cli.main import main
+from rollax.config import traced_field_names
 from rollax.errors import UsageError
+from rollax.training.checkpoints.store import Checkpoints
+from rollax.training.checkpoints.summary import read_summary
 from rollax.training.run_folder.layout import read_spec
 from rollax.training.run_folder.run_summary import summarize_run
 from support.runs import (
@@ -184,3 +189,49 @@ def test_the_best_checkpoint_is_that_of_the_phase(finished: Path, tmp_path: Path
     assert result.best[0] == summarize_run(folder)["best_step"] == 8 * FRAMES
     with pytest.raises(UsageError, match="unknown argument of probe/memory 'dealy'"):
         rollax.resume(folder, total_steps=9 * FRAMES, arguments={"dealy": 1})
+
+
+def remove_setting(folder: Path, name: str) -> None:
+    """Remove a setting from a run, as if it had been trained before the setting existed."""
+    state, step = whole_state(folder), newest(folder)
+    config = state.config
+    fields = [field for field in traced_field_names(type(config)) if field != name]
+    older = NamedTuple("Older", [(field, Any) for field in fields])  # type: ignore[misc]
+    state = state._replace(config=older(*(getattr(config, field) for field in fields)))
+    settings = read_summary(folder / "checkpoints" / f"step_{step:012d}").settings
+    settings["config"].pop(name)
+    shutil.rmtree(folder / "checkpoints")
+    with contextlib.closing(Checkpoints(folder / "checkpoints")) as checkpoints:
+        checkpoints.save(step, state, {"return_mean": 1.0}, settings)
+    document = config_document(folder)
+    document["config"].pop(name, None)
+    (folder / "config.yaml").write_text(yaml.safe_dump(document))
+
+
+def test_a_setting_that_an_older_version_lacks_gets_its_default(
+    finished: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "older"
+    shutil.copytree(finished, folder)
+    remove_setting(folder, "learning_rate_kl")
+    assert ".config.learning_rate_kl" not in checksums(folder, STEPS)
+    assert rollax.load(folder).state.config.learning_rate_kl == np.float32(0.01)
+    rollax.resume(folder, total_steps=5 * FRAMES, fork=tmp_path / "fork", show=Script())
+    rollax.resume(finished, total_steps=5 * FRAMES, fork=tmp_path / "whole", show=Script())
+    assert state_checksums(tmp_path / "fork") == state_checksums(tmp_path / "whole")
+
+
+def test_other_missing_leaves_raise_usage_error(finished: Path, tmp_path: Path) -> None:
+    """Only settings with a default for older versions are filled in."""
+    folder = tmp_path / "older"
+    shutil.copytree(finished, folder)
+    remove_setting(folder, "clip")
+    document = config_document(finished)
+    (folder / "config.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(UsageError, match=r"config.clip"):
+        rollax.load(folder)
+    state = whole_state(finished)
+    with contextlib.closing(Checkpoints(tmp_path / "checkpoints")) as checkpoints:
+        checkpoints.save(1, state._replace(updates=None), {})
+        with pytest.raises(UsageError, match=r".updates: saved nothing, expected"):
+            checkpoints.restore("last", state)

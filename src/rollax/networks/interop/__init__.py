@@ -8,8 +8,8 @@ An adapted network takes one observation without a batch axis. Its outputs depen
 
 | algorithm | network | critic |
 |---|---|---|
-| ppo, ppo_rnd, impala | `obs -> (policy, value)` | none |
-| ppo, ppo_rnd, impala | `obs -> policy` | `obs -> value` |
+| ppo, ppo_rnd, impala, bc | `obs -> (policy, value)` | none |
+| ppo, ppo_rnd, impala, bc | `obs -> policy` | `obs -> value` |
 | dqn, pqn | `obs -> action values` | none |
 | sac | `obs -> (mean, log_std)` | `(obs, action) -> value` |
 | td3 | `obs -> mean` | `(obs, action) -> value` |

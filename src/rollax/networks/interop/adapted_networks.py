@@ -277,7 +277,7 @@ def _is_equal_number(value: object, default: object) -> bool:
 def _make_actor_critic(
     actor: ModuleFns, critic: ModuleFns | None, environment: Environment, options: AdapterOptions
 ) -> NetworkFn:
-    """Return the network function of `ppo`, `ppo_rnd` and `impala`."""
+    """Return the network function of `ppo`, `ppo_rnd`, `impala` and `bc`."""
     space = environment.action_space
     _check_action_space(space, options.squash)
     functions = _add_carry(actor, options.initial_carry)
@@ -487,6 +487,7 @@ _KINDS = {
     "ppo": _ACTOR_CRITIC,
     "ppo_rnd": _ACTOR_CRITIC,
     "impala": _ACTOR_CRITIC,
+    "bc": _ACTOR_CRITIC,
     "dqn": _NetworkKind(_make_q_network, (), "none"),
     "pqn": _NetworkKind(_make_recurrent_q_network, ("initial_carry",), "none"),
     "sac": _NetworkKind(_make_stochastic_actor, ("num_critics",), "required"),

@@ -47,14 +47,14 @@ def from_function(
             `(carry, outputs)` if `initial_carry` is given.
         environment: Environment with the observation and action spaces.
         algorithm: Algorithm that trains the network, which determines the outputs: "ppo",
-            "ppo_rnd", "impala", "dqn", "pqn", "sac" or "td3".
+            "ppo_rnd", "impala", "bc", "dqn", "pqn", "sac" or "td3".
         critic: Functions `(init, apply)` of a separate critic, or None.
         num_critics: Number of critics of "sac" and "td3".
         initial_carry: Memory at the start of an episode, or None for a network without memory.
-        initial_std: Initial standard deviation of continuous actions. Only for "ppo", "ppo_rnd" and
-            "impala".
+        initial_std: Initial standard deviation of continuous actions. Only for "ppo",
+            "ppo_rnd", "impala" and "bc".
         squash: Whether tanh maps continuous actions to their bounds, instead of clipping. Only for
-            "ppo", "ppo_rnd" and "impala".
+            "ppo", "ppo_rnd", "impala" and "bc".
 
     Returns:
         A function from a random key to a network. It raises UsageError if parameters are not float
@@ -87,14 +87,14 @@ def from_linen(
         module: The module.
         environment: Environment with the observation and action spaces.
         algorithm: Algorithm that trains the network, which determines the outputs: "ppo",
-            "ppo_rnd", "impala", "dqn", "pqn", "sac" or "td3".
+            "ppo_rnd", "impala", "bc", "dqn", "pqn", "sac" or "td3".
         critic: Module of a separate critic, or None.
         num_critics: Number of critics of "sac" and "td3".
         initial_carry: Memory at the start of an episode, or None for a network without memory.
-        initial_std: Initial standard deviation of continuous actions. Only for "ppo", "ppo_rnd" and
-            "impala".
+        initial_std: Initial standard deviation of continuous actions. Only for "ppo",
+            "ppo_rnd", "impala" and "bc".
         squash: Whether tanh maps continuous actions to their bounds, instead of clipping. Only for
-            "ppo", "ppo_rnd" and "impala".
+            "ppo", "ppo_rnd", "impala" and "bc".
 
     Returns:
         A function from a random key to a network. It raises UsageError if the module has variables
@@ -131,15 +131,15 @@ def from_nnx(
             example a pretrained one. With a module, all seeds start from its weights.
         environment: Environment with the observation and action spaces.
         algorithm: Algorithm that trains the network, which determines the outputs: "ppo",
-            "ppo_rnd", "impala", "dqn", "pqn", "sac" or "td3".
+            "ppo_rnd", "impala", "bc", "dqn", "pqn", "sac" or "td3".
         critic: Function `make(rngs)` of a separate critic, or None. For algorithms with one critic
             also a module.
         num_critics: Number of critics of "sac" and "td3".
         initial_carry: Memory at the start of an episode, or None for a network without memory.
-        initial_std: Initial standard deviation of continuous actions. Only for "ppo", "ppo_rnd" and
-            "impala".
+        initial_std: Initial standard deviation of continuous actions. Only for "ppo",
+            "ppo_rnd", "impala" and "bc".
         squash: Whether tanh maps continuous actions to their bounds, instead of clipping. Only for
-            "ppo", "ppo_rnd" and "impala".
+            "ppo", "ppo_rnd", "impala" and "bc".
 
     Returns:
         A function from a random key to a network. It raises UsageError if outputs do not fit the
@@ -181,14 +181,14 @@ def from_equinox(
         make: Function `make(key)` that returns a module.
         environment: Environment with the observation and action spaces.
         algorithm: Algorithm that trains the network, which determines the outputs: "ppo",
-            "ppo_rnd", "impala", "dqn", "pqn", "sac" or "td3".
+            "ppo_rnd", "impala", "bc", "dqn", "pqn", "sac" or "td3".
         critic: Function `make(key)` of a separate critic, or None.
         num_critics: Number of critics of "sac" and "td3".
         initial_carry: Memory at the start of an episode, or None for a network without memory.
-        initial_std: Initial standard deviation of continuous actions. Only for "ppo", "ppo_rnd" and
-            "impala".
+        initial_std: Initial standard deviation of continuous actions. Only for "ppo",
+            "ppo_rnd", "impala" and "bc".
         squash: Whether tanh maps continuous actions to their bounds, instead of clipping. Only for
-            "ppo", "ppo_rnd" and "impala".
+            "ppo", "ppo_rnd", "impala" and "bc".
 
     Returns:
         A function from a random key to a network. It raises UsageError if outputs do not fit the

@@ -4,21 +4,26 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import jax
 
 from rollax.algorithm import Config
-from rollax.config import MAX_FLOAT32, traced_field_names
+from rollax.config import MAX_FLOAT32, DataclassInstance, traced_field_names
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.training import unused_settings
-from rollax.training.argument_validation import ARGUMENTS_NEED_ID_MESSAGE
+from rollax.training.argument_validation import (
+    ARGUMENTS_NEED_ID_MESSAGE,
+    split_network_argument,
+)
 from rollax.training.checkpoints import fingerprints
 from rollax.training.checkpoints.leaves import named_leaves
 from rollax.training.compile import cache
 from rollax.training.compile import program as programs
-from rollax.training.run_folder.phases import Phase
+from rollax.training.run_folder.phases import OPTIMIZER_SETTING, Phase
 from rollax.training.spec import (
     CUSTOM,
     Spec,
@@ -29,8 +34,56 @@ from rollax.training.spec import (
 from rollax.training.value_ranges import to_plain_value
 from rollax.types import NetworkFn, SettingValues
 from rollax.user_input.coercion import coerce, coerce_dict, format_value
+from rollax.user_input.settings_validation import resolve_settings, validate_settings
 
 NEW_RUN_REMEDY = "Train a new run with it (--init-from starts it from the policy of this run)"
+
+
+def with_changes(
+    spec: Spec,
+    network: NetworkFn | DataclassInstance | SettingValues | None,
+    config: Config | SettingValues | None,
+    learning_rate: float | None,
+    arguments: SettingValues | None,
+) -> Spec:
+    """Return the specification with the changes that a resume requests.
+
+    Args:
+        spec: Specification of the run.
+        network: Network function, settings of the network that change, or None.
+        config: Complete settings, a dictionary of the settings that change, or None.
+        learning_rate: Constant learning rate that replaces the schedule, or None.
+        arguments: Arguments of the environment that change, keyed by name, or None.
+
+    Raises:
+        UsageError: If a name is unknown, or a value has the wrong type or is out of range.
+    """
+    old_spec, spec = spec, _with_changed_network(spec, network)
+    spec = with_changed_config(spec, config, learning_rate)
+    is_changed = (spec.config, spec.network) != (old_spec.config, old_spec.network)
+    if is_changed and spec.network != CUSTOM:
+        entry = get_algorithm_entry(spec.algorithm)
+        check_varied_settings(entry, spec.config, spec.network, spec.sweep, spec.evolve)
+    return with_changed_arguments(spec, arguments)
+
+
+def _with_changed_network(
+    spec: Spec, network: NetworkFn | DataclassInstance | SettingValues | None
+) -> Spec:
+    """Return the specification with changed settings of the network, or with a custom network."""
+    make_network, settings = split_network_argument(network, spec.algorithm)
+    if make_network is not None:
+        return dataclasses.replace(spec, network=CUSTOM)
+    if settings is None:
+        return spec
+    if spec.network == CUSTOM:
+        raise UsageError(
+            "network must be the network function of this run, got settings. Pass the function, or "
+            "train a new run with the settings and init_from=rollax.load(run, network=...)."
+        )
+    network_class = get_algorithm_entry(spec.algorithm).network_config
+    changed = resolve_settings("network", network_class, vars(spec.network), settings)
+    return dataclasses.replace(spec, network=validate_settings(changed, "network."))
 
 
 def with_changed_config(
@@ -64,8 +117,6 @@ def with_changed_config(
                     f"config.{name} must not change, because it is {kind} in this run. "
                     f"{NEW_RUN_REMEDY}."
                 )
-    if spec.network != CUSTOM:
-        check_varied_settings(entry, changed, spec.network, spec.sweep, spec.evolve)
     return dataclasses.replace(spec, config=changed)
 
 
@@ -134,11 +185,25 @@ def with_new_phase(
         "options.eval_seed": (old_spec.options.eval_seed, spec.options.eval_seed),
     }
     changes |= {path: (old, new) for path, (old, new) in values.items() if old != new}
+    changes |= _network_changes(old_spec, spec)
     if not changes and fork is None:
         return spec
     phase = Phase(step, changes, None if fork is None else str(folder))
     options = spec.options if fork is None else dataclasses.replace(spec.options, run_dir=fork)
     return dataclasses.replace(spec, options=options, phases=(*old_spec.phases, phase))
+
+
+def _network_changes(old_spec: Spec, spec: Spec) -> dict[str, tuple[Any, Any]]:
+    """Return the old and new value of each changed setting of the network."""
+    old, new = old_spec.network, spec.network
+    if old == new:
+        return {}
+    if new == CUSTOM:  # a function replaces the settings
+        return {"network": (dataclasses.asdict(old), CUSTOM)}
+    return {
+        f"network.{name}": (getattr(old, name), getattr(new, name))
+        for name in _differing_fields(old, new)
+    }
 
 
 def _differing_fields(old: Config, new: Config) -> list[str]:
@@ -170,11 +235,16 @@ def _check_state_fits(
     spec: Spec, old_spec: Spec, environment: Environment | None, network: NetworkFn | None
 ) -> None:
     """Raise UsageError if the state of a run cannot continue with changed settings."""
-    changes = _list_single_changes(spec, old_spec)
+    old_network = network if old_spec.network == CUSTOM else None
     with cache.enable_for_checks():
         if environment is None and spec.arguments != old_spec.arguments:
             _check_same_spaces(spec, old_spec)
         _check_fixed_settings(spec, environment)
+        if spec.phases[-1].changes_structure:
+            old_shapes = _state_shapes(old_spec, environment, old_network)
+            old_spec = _with_structure_of(old_spec, spec)
+            _check_structure_fits(old_shapes, old_spec, environment, network)
+        changes = _list_single_changes(spec, old_spec)
         before = _state_shapes(old_spec, environment, network)
         for name, changed in changes.items():
             if changed.config.steps_per_update != old_spec.config.steps_per_update:
@@ -186,6 +256,51 @@ def _check_state_fits(
             with contextlib.suppress(UsageError):  # a change alone may be inconsistent
                 unfit += [name] * (_state_shapes(changed, environment, network) != before)
     _raise_unfit(", ".join(unfit or changes), "the shapes of the training state")
+
+
+def _with_structure_of(old_spec: Spec, spec: Spec) -> Spec:
+    """Return `old_spec` with the network and the optimizer of `spec`."""
+    name, config = OPTIMIZER_SETTING.removeprefix("config."), old_spec.config
+    if name in vars(config):
+        config = dataclasses.replace(config, **{name: vars(spec.config)[name]})
+    return dataclasses.replace(old_spec, network=spec.network, config=config)
+
+
+def _check_structure_fits(
+    old_shapes: dict[str, str],
+    spec: Spec,
+    environment: Environment | None,
+    network: NetworkFn | None,
+) -> None:
+    """Check that only networks, optimizers and memories differ with a new network or optimizer.
+
+    Args:
+        old_shapes: Type and shape of each leaf of the state in the checkpoint.
+        spec: Specification with the new network and optimizer.
+        environment: Environment object with opponents, or None.
+        network: New network function, or None.
+
+    Raises:
+        UsageError: If an archive, a replay buffer or a pool of opponents would not fit.
+    """
+    shapes = _state_shapes(spec, environment, network)
+    differing = {path for path in shapes | old_shapes if shapes.get(path) != old_shapes.get(path)}
+    if not differing:
+        return
+    algorithm, _ = programs.build_algorithm_and_environment(spec, environment, network)
+    state = programs.abstract_member_state(spec, algorithm)
+    paths = [path for path, _ in named_leaves(state)]
+    # `parts` only selects nodes, so it also selects the positions of leaves.
+    structure = jax.tree.structure(state)
+    parts = algorithm.parts(structure.unflatten(range(len(paths))))
+    replay = {paths[position] for position in jax.tree.leaves(parts.get("replay"))}
+    name = "network and config.optimizer"
+    if spec.options.opponent_pool:
+        _raise_unfit(name, "the versions in the pool of opponents")
+    if not jax.tree.leaves(parts.get("networks")):
+        _raise_unfit(name, "the solutions in the archive")
+    if replay & differing:
+        _raise_unfit(name, "the memory of the policy in the replay buffer")
 
 
 def _raise_unfit(name: str, what: str) -> NoReturn:

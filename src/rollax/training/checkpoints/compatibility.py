@@ -273,12 +273,15 @@ def _check_output_paths(folder: Path, options: RunOptions) -> None:
             check_not_symlink(path)
 
 
-def check_load(folder: Path, spec: Spec, network: NetworkFn | None) -> list[str]:
+def check_load(
+    folder: Path, spec: Spec, checkpoint_spec: Spec, network: NetworkFn | None
+) -> list[str]:
     """Check that a policy can be loaded from a run.
 
     Args:
         folder: Folder of the run.
         spec: Specification of the run.
+        checkpoint_spec: Specification with the network of the checkpoint to load.
         network: Network function that the user passed (random key to network), or None.
 
     Returns:
@@ -288,7 +291,7 @@ def check_load(folder: Path, spec: Spec, network: NetworkFn | None) -> list[str]
         UsageError: If a network is passed although settings describe the network of the run, or
             config.yaml was changed.
     """
-    _check_network(spec, network)
+    _check_network(checkpoint_spec, network)
     with open_checkpoints(folder, spec) as checkpoints:
         newest = next(checkpoints.readable_summaries(), None)
         return [] if newest is None else _check_same_settings(folder, spec, newest.settings)
@@ -317,8 +320,8 @@ def check_environment_fits(folder: Path, spec: Spec, environment: Environment | 
 def _check_network(spec: Spec, network: NetworkFn | None) -> None:
     if network is not None and spec.network != CUSTOM:
         raise UsageError(
-            "The network of this run is made from its settings. Remove network=..., or train a new "
-            "run with it."
+            "The network of this checkpoint is made from settings. Remove network=..., or train a "
+            "new run with it."
         )
 
 

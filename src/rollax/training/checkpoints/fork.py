@@ -12,7 +12,7 @@ import numpy as np
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.training.checkpoints import compatibility
+from rollax.training.checkpoints import carry_over, compatibility
 from rollax.training.checkpoints.store import Checkpoints
 from rollax.training.checkpoints.summary import MemberScores
 from rollax.training.compile import program as programs
@@ -24,7 +24,7 @@ from rollax.training.opponents import copy_stored_opponents
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
 from rollax.training.spec import Spec
-from rollax.types import NetworkFn, State
+from rollax.types import NetworkFn, Record, State
 
 
 def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Spec:
@@ -60,7 +60,7 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
             f"{list(kept_settings)}. Choose existing settings."
         )
     read_run_demonstrations(folder, spec)
-    step, state, scores = _restore_state(folder, spec)
+    step, state, scores, _ = _restore_state(folder, spec)
     seeds = spec.options.seeds
     members = np.array([index * seeds + seed for index in kept_settings for seed in range(seeds)])
     sweep = {name: tuple(settings[index][name] for index in kept_settings) for name in spec.sweep}
@@ -77,7 +77,7 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
         )
     creation.create_run_folder(new_spec)
     copy_run_demonstrations(spec, folder, new_folder)
-    _write_state(new_spec, _ForkedState(step, state, scores), new_spec)
+    _write_state(new_spec, _ForkedState(step, state, scores, layout.persistent_settings(new_spec)))
     return new_spec
 
 
@@ -115,16 +115,17 @@ def continue_in_new_folder(
     new_folder = creation.create_run_folder(spec, fingerprint)
     copy_stored_opponents(old_spec, folder, new_folder)
     copy_run_demonstrations(old_spec, folder, new_folder)
-    _write_state(spec, forked, old_spec)
+    _write_state(spec, forked)
     return new_folder
 
 
 class _ForkedState(NamedTuple):
-    """State in a checkpoint, with its step and the scores of the members of a population."""
+    """State in a checkpoint, with its step, scores of members, and settings of the run."""
 
     step: int
     state: State
     scores: MemberScores | None
+    settings: Record
 
 
 def _restore_state(
@@ -135,6 +136,9 @@ def _restore_state(
     step: int | None = None,
 ) -> _ForkedState:
     """Read the checkpoint of a step, or the newest checkpoint, of a run."""
+    checkpoint = "last" if step is None else step
+    spec = carry_over.with_checkpoint_structure(folder, spec, checkpoint)
+    network = network if spec.network == layout.CUSTOM else None
     algorithm, _ = programs.build_algorithm_and_environment(spec, environment, network)
     state_shapes = (
         programs.abstract_population_state(spec, algorithm)
@@ -142,12 +146,13 @@ def _restore_state(
         else programs.abstract_member_state(spec, algorithm)
     )
     with compatibility.open_checkpoints(folder, spec) as checkpoints:
-        step, state, _ = checkpoints.restore("last" if step is None else step, state_shapes)
-        return _ForkedState(step, state, checkpoints.summary(step).scores)
+        step, state, _ = checkpoints.restore(checkpoint, state_shapes)
+        summary = checkpoints.summary(step)
+        return _ForkedState(step, state, summary.scores, summary.settings)
 
 
-def _write_state(spec: Spec, forked: _ForkedState, checkpoint_spec: Spec) -> None:
-    """Write the first checkpoint of a new run. It records the settings of `checkpoint_spec`."""
+def _write_state(spec: Spec, forked: _ForkedState) -> None:
+    """Write the first checkpoint of a new run."""
     folder = spec.options.run_dir
     assert folder is not None, "a fork has a folder"
     # The file contains the step at which the run continues, so that no line counts as missing.
@@ -157,6 +162,6 @@ def _write_state(spec: Spec, forked: _ForkedState, checkpoint_spec: Spec) -> Non
             forked.step,
             forked.state,
             {},
-            layout.persistent_settings(checkpoint_spec),
+            forked.settings,
             forked.scores if spec.num_members > 1 else None,
         )

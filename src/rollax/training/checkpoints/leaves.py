@@ -1,8 +1,9 @@
 """Paths, comparison and device placement of the leaves of a state."""
 
 import re
+from collections.abc import Mapping
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,12 @@ import numpy as np
 from rollax.errors import UsageError
 from rollax.training.checkpoints.shards import ShardedLeaf
 from rollax.training.checkpoints.summary import CheckpointSummary, LeafRecord
+from rollax.training.spec_file import NEW_CONFIG_DEFAULTS
 from rollax.types import Leaf, PyTree, State
 
 T = TypeVar("T")
+
+SETTING_PATH = re.compile(r"(?:.*\.)?config\.(\w+)")  # path of a setting in a state
 
 
 def named_leaves(tree: PyTree) -> list[tuple[str, jax.Array | jax.ShapeDtypeStruct]]:
@@ -44,8 +48,43 @@ def named_leaves(tree: PyTree) -> list[tuple[str, jax.Array | jax.ShapeDtypeStru
     return named
 
 
+class LeafChanges(NamedTuple):
+    """Differences between the leaves of a checkpoint and those of the state that is read from it.
+
+    Attributes:
+        replaced: Arrays of the leaves that are not read from the checkpoint, keyed by path.
+        unused: Paths of the leaves in the checkpoint that the state does not have.
+    """
+
+    replaced: Mapping[str, Leaf]
+    unused: frozenset[str] = frozenset()
+
+
+def add_missing_settings(summary: CheckpointSummary, template: State) -> LeafChanges:
+    """Return the default of each setting that an older version did not store in its states.
+
+    Args:
+        summary: Summary of the checkpoint.
+        template: State, or its abstract shapes.
+
+    Returns:
+        The arrays of these settings. Only settings with a default in `NEW_CONFIG_DEFAULTS` are
+        included.
+    """
+    saved = {leaf.path for leaf in summary.leaves}
+    values = {}
+    for path, leaf in named_leaves(template):
+        match = SETTING_PATH.fullmatch(path.lstrip("."))
+        if path not in saved and match is not None and match[1] in NEW_CONFIG_DEFAULTS:
+            values[path] = np.full(leaf.shape, NEW_CONFIG_DEFAULTS[match[1]], leaf.dtype)
+    return LeafChanges(values)
+
+
 def place_arrays(
-    arrays: list[np.ndarray | ShardedLeaf | None], records: list[LeafRecord], template: T
+    arrays: list[np.ndarray | ShardedLeaf | None],
+    records: list[LeafRecord],
+    template: T,
+    replaced: Mapping[str, Leaf],
 ) -> T:
     """Rebuild a state from saved arrays, in buffers that JAX owns and can donate.
 
@@ -53,6 +92,7 @@ def place_arrays(
         arrays: Saved arrays in the order of `records`. A leaf without elements has None.
         records: Description of each leaf.
         template: State, or its abstract shapes, with the structure and the shardings of the result.
+        replaced: Arrays of the leaves that are not read from the checkpoint, keyed by path.
 
     Returns:
         The state.
@@ -62,7 +102,10 @@ def place_arrays(
     }
     placed = []
     for path, leaf in named_leaves(template):
-        array, generator = by_path[path]
+        if isinstance(replaced.get(path), jax.Array):
+            placed.append(replaced[path])
+            continue
+        array, generator = (replaced[path], None) if path in replaced else by_path[path]
         if array is None:
             data = jax.eval_shape(jax.random.key_data, leaf) if generator else leaf
             array = np.empty(data.shape, data.dtype)
@@ -86,19 +129,26 @@ def _copy_slice(array: Leaf, index: tuple[slice, ...] | None) -> np.ndarray:
     return np.array(array[index])
 
 
-def check_same_leaves(summary: CheckpointSummary, template: State) -> None:
+def check_same_leaves(summary: CheckpointSummary, template: State, changes: LeafChanges) -> None:
     """Check that the leaves of a checkpoint match those of a state.
 
     Args:
         summary: Summary of the checkpoint.
         template: State, or its abstract shapes.
+        changes: Leaves that may differ.
 
     Raises:
         UsageError: If paths, types or shapes differ. The message names up to ten differences.
     """
     saved = {leaf.path: f"{leaf.dtype}{list(leaf.shape)}" for leaf in summary.leaves}
     expected = {path: f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in named_leaves(template)}
-    differing = [path for path in (saved | expected) if saved.get(path) != expected.get(path)]
+    differing = [
+        path
+        for path in saved | expected
+        if saved.get(path) != expected.get(path)
+        and path not in changes.replaced
+        and path not in changes.unused
+    ]
     generators = {leaf.path: leaf.random for leaf in summary.leaves if leaf.random}
     if differing and all(
         expected.get(path, "").startswith("key<") and path in generators for path in differing

@@ -27,7 +27,13 @@ from jax.experimental.multihost_utils import sync_global_devices
 
 from rollax.errors import UsageError
 from rollax.training.checkpoints import shards
-from rollax.training.checkpoints.leaves import check_same_leaves, place_arrays, store_name
+from rollax.training.checkpoints.leaves import (
+    LeafChanges,
+    add_missing_settings,
+    check_same_leaves,
+    place_arrays,
+    store_name,
+)
 from rollax.training.checkpoints.shards import ShardedLeaf
 from rollax.training.checkpoints.snapshot import open_checkpointer, take_snapshot
 from rollax.training.checkpoints.summary import (
@@ -47,6 +53,8 @@ from rollax.training.checkpoints.summary import (
 )
 from rollax.training.run_folder.files import fsync_path, fsync_tree, rename_with_prefix
 from rollax.types import Record, State
+
+ChangeLeavesFn = Callable[[CheckpointSummary, State], LeafChanges]
 
 STEP_FOLDER_PATTERN = re.compile(r"step_(\d{12,})")
 # Folders that interrupted saves and deletions leave behind.
@@ -307,7 +315,10 @@ class Checkpoints:
         )
 
     def restore(
-        self, checkpoint: Literal["last", "best"] | int, template: State
+        self,
+        checkpoint: Literal["last", "best"] | int,
+        template: State,
+        change_leaves: ChangeLeavesFn = add_missing_settings,
     ) -> RestoredCheckpoint:
         """Read a checkpoint.
 
@@ -319,6 +330,9 @@ class Checkpoints:
             checkpoint: "last", "best" or a step.
             template: State, or its shapes from `jax.eval_shape`. The leaves are placed with its
                 shardings.
+            change_leaves: Function `(summary, template)` that returns the leaves that are not read
+                from the checkpoint. The default function fills in settings that an older version
+                did not store.
 
         Returns:
             The step, the state and the warnings.
@@ -333,24 +347,30 @@ class Checkpoints:
         deleted: list[int] = []
         while True:
             candidates, warnings = self._candidate_steps(checkpoint)
-            step_and_state = self._read_first_intact(candidates, template, warnings)
+            step_and_state = self._read_first_intact(candidates, template, warnings, change_leaves)
             if step_and_state is not None:
                 step, state = step_and_state
                 return RestoredCheckpoint(step, state, deletion_warnings(deleted, step) + warnings)
             deleted += [step for step in candidates if not self._path(step).exists()]
 
     def _read_first_intact(
-        self, candidates: list[int], template: State, warnings: list[str]
+        self,
+        candidates: list[int],
+        template: State,
+        warnings: list[str],
+        change_leaves: ChangeLeavesFn,
     ) -> tuple[int, State] | None:
         """Read the first intact checkpoint, or return None if one is deleted during reading."""
         for step in candidates:
             try:
                 self._restored_summary = self._read_summary(step)
-                check_same_leaves(self._restored_summary, template)
+                changes = change_leaves(self._restored_summary, template)
+                check_same_leaves(self._restored_summary, template, changes)
                 return step, place_arrays(
                     self._read_arrays(self._restored_summary),
                     self._restored_summary.leaves,
                     template,
+                    changes.replaced,
                 )
             # Reading a checkpoint while it is deleted may raise anything.
             except Exception as error:

@@ -334,9 +334,16 @@ def describe_warm_start(warm_start: WarmStart) -> Iterator[str]:
         f"Warm start from {source.run} at step {source.step:,} "
         f"({source.algorithm}, {source.environment})"
     )
-    yield f"  copied       {len(warm_start.names('copied'))} arrays"
-    for outcome in ("adapted", "initialized", "unused"):
-        names = warm_start.names(outcome)
+    yield from describe_outcomes(
+        len(warm_start.names("copied")),
+        {outcome: warm_start.names(outcome) for outcome in ("adapted", "initialized", "unused")},
+    )
+
+
+def describe_outcomes(num_copied: int, others: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield lines with the number of copied arrays, and with the other arrays by their outcome."""
+    yield f"  copied       {num_copied} arrays"
+    for outcome, names in others.items():
         if names:
             yield f"  {outcome:<12} {_shorten(names)}"
 

@@ -13,6 +13,7 @@ from rollax.user_input.coercion import coerce, format_value
 # Settings that determine the result of an evaluation. Evaluations before and after a change of
 # them cannot be compared.
 EVALUATION_SETTINGS = ("arguments", "options.eval_seed")
+OPTIMIZER_SETTING = "config.optimizer"
 UNSET = "default"  # text of a value that is not set
 
 
@@ -36,6 +37,11 @@ class Phase:
         """Names of the changed settings of the algorithm."""
         return [path.removeprefix("config.") for path in self.changes if path.startswith("config.")]
 
+    @property
+    def changes_structure(self) -> bool:
+        """Whether the network or the kind of optimizer changes, so that arrays may not fit."""
+        return any(map(_is_structure, self.changes))
+
     def describe(self) -> str:
         """Return text such as "step 4,096: clip 0.2 -> 0.1"."""
         origin = [] if self.run is None else [f"continues {self.run}"]
@@ -57,9 +63,15 @@ class Phase:
         return entries
 
 
+def _is_structure(path: str) -> bool:
+    return path == OPTIMIZER_SETTING or path.partition(".")[0] == "network"
+
+
 def _format_setting(value: object) -> str:
     if value is None:
         return UNSET
+    if isinstance(value, dict):  # the settings of a network that a function replaces
+        return "settings"
     return value if isinstance(value, str) else format_value(value)
 
 
@@ -79,7 +91,8 @@ def parse_phases(values: object) -> tuple[Phase, ...]:
             )
         pairs = coerce(f"{name}.changes", entry["changes"], dict[str, tuple[Any, Any]])
         for path in pairs:
-            if path not in EVALUATION_SETTINGS and not path.startswith("config."):
+            is_setting = path.startswith("config.") or _is_structure(path)
+            if path not in EVALUATION_SETTINGS and not is_setting:
                 raise UnknownSettingError(f"setting in {name}.changes", path, EVALUATION_SETTINGS)
         for part in pairs.get("arguments", ()):
             coerce(f"{name}.changes.arguments", part, dict[str, Any])
@@ -94,9 +107,16 @@ def parse_phases(values: object) -> tuple[Phase, ...]:
 
 
 def best_phase_starts(phases: Sequence[Phase]) -> tuple[int, ...]:
-    """Return the steps after which evaluations cannot be compared with earlier ones, ascending."""
+    """Return the steps after which a new best checkpoint is selected, ascending.
+
+    Evaluations cannot be compared with earlier ones, or the network or the optimizer is another.
+    """
     return tuple(
-        sorted(phase.step for phase in phases if phase.changes.keys() & set(EVALUATION_SETTINGS))
+        sorted(
+            phase.step
+            for phase in phases
+            if phase.changes_structure or phase.changes.keys() & set(EVALUATION_SETTINGS)
+        )
     )
 
 
