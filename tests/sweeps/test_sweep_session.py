@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import rollax
-from rollax import RunOptions, UsageError
+from rollax import RunOptions, UsageError, api
 from rollax.cli.main import main
 from rollax.sweeps.study import Study
 from rollax.sweeps.sweep_spec import StudySpec
@@ -39,6 +39,24 @@ def test_a_sweep_in_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == "" and not (folder / "study.png").exists()
     with pytest.raises(UsageError, match=r"picture \('no'\) must be True or False"):
         rollax.sweep(folder, picture="no")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_quiet_studies_have_quiet_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    """Dashboards such as Weights & Biases print in the runs of a study."""
+    train, received = api.train, []
+
+    def train_and_record(*arguments: Any, **keywords: Any) -> Any:
+        received.append(keywords["quiet"])
+        return train(*arguments, **keywords)
+
+    monkeypatch.setattr(api, "train", train_and_record)
+    rollax.sweep(
+        *MEMORY, sweep={"gamma": (0.5,)}, folder=tmp_path / "s", quiet=quiet, picture=False, **GIVEN
+    )
+    assert received == [quiet]
 
 
 def metric_of(folder: Path, **given: Any) -> str:

@@ -76,6 +76,7 @@ def launch_workers(
     hours: float | None = None,
     resources: SettingValues | None = None,
     imports: Sequence[str] = (),
+    quiet: bool = False,
 ) -> int | None:
     """Run workers on a study until every trial has a result or no worker is running.
 
@@ -90,6 +91,7 @@ def launch_workers(
             validated them.
         imports: Modules that workers import in addition to those of the study. This process has
             imported them already.
+        quiet: Whether to suppress the output of dashboards in this process.
 
     Returns:
         The number of the signal that stopped the work, or None.
@@ -103,7 +105,7 @@ def launch_workers(
         check_modules_imported([module for module in study_modules if module not in imports])
         study = Study(folder)  # raises before any worker starts
         if launcher == "local" and workers == 1:
-            return work_on_study(folder, display, hours)
+            return work_on_study(folder, display, hours, quiet)
         modules = tuple(dict.fromkeys((*study_modules, *imports)))
         options = WorkerOptions(hours, modules, trust=is_trusted() or study.is_created_here)
         if launcher == "slurm":

@@ -199,6 +199,7 @@ def sweep(
         resources=resources,
         imports=imports,
         draws_picture=picture,
+        quiet=quiet,
     )
     study = Study(study_folder)
     result = Swept(

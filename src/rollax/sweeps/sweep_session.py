@@ -22,6 +22,7 @@ def run_study(
     resources: SettingValues | None = None,
     imports: Sequence[str] = (),
     draws_picture: bool = True,
+    quiet: bool = False,
 ) -> int | None:
     """Train the trials of a study, print the table of results, and draw the figure.
 
@@ -35,6 +36,7 @@ def run_study(
             (`num_gpus`, ...).
         imports: Modules that workers import in addition to those of the study.
         draws_picture: Whether to draw `study.png` into the folder.
+        quiet: Whether to suppress the output of dashboards such as Weights & Biases.
 
     Returns:
         The number of the signal that stopped the study, or None.
@@ -46,7 +48,9 @@ def run_study(
     try:
         display.message(f"study {folder}")
         with add_folder_to_interrupt(folder):
-            stopped = launch_workers(folder, launcher, workers, display, hours, resources, imports)
+            stopped = launch_workers(
+                folder, launcher, workers, display, hours, resources, imports, quiet
+            )
     finally:
         display.close()
     study = Study(folder)

@@ -63,13 +63,23 @@ class _BatchDisplay:
     def close(self) -> None: ...
 
 
-def work_on_study(folder: Path, display: Display, hours: float | None = None) -> int | None:
+class _StudyOutput(NamedTuple):
+    """Display of a study, and whether to suppress the output of dashboards."""
+
+    display: Display
+    quiet: bool
+
+
+def work_on_study(
+    folder: Path, display: Display, hours: float | None = None, quiet: bool = False
+) -> int | None:
     """Train batches of a study until every trial has a result.
 
     Args:
         folder: Folder of the study.
         display: Display for progress and warnings.
         hours: Time limit in hours, or None.
+        quiet: Whether to suppress the output of dashboards such as Weights & Biases.
 
     Returns:
         The number of the signal that stopped the work (SIGTERM at the time limit), or None.
@@ -81,12 +91,12 @@ def work_on_study(folder: Path, display: Display, hours: float | None = None) ->
     study.spec.check_trainable_here()  # otherwise every trial would fail
     with stop_on_signals(notify_fn=display.message) as request, _stop_after(hours, request):
         while not request.signal_number and (batch := _next_batch(study, request)) is not None:
-            _train_batch_if_free(study, batch, display, request)
+            _train_batch_if_free(study, batch, _StudyOutput(display, quiet), request)
     return request.signal_number
 
 
 def _train_batch_if_free(
-    study: Study, batch: Batch, display: Display, request: StopRequest
+    study: Study, batch: Batch, shown: _StudyOutput, request: StopRequest
 ) -> None:
     """Train a batch, or return immediately if another process holds the lock of the batch."""
     with contextlib.ExitStack() as locks:
@@ -97,7 +107,7 @@ def _train_batch_if_free(
         except layout.FolderLockedError:
             return
         try:
-            _train_batch(study, batch, display, request)
+            _train_batch(study, batch, shown, request)
         except layout.UnwritableFolderError as error:
             # Users do not choose the run folders of a study, so the system error is enough.
             raise error.__cause__ or error from None
@@ -137,12 +147,15 @@ def _next_batch(study: Study, request: StopRequest) -> Batch | None:
     return None
 
 
-def _train_batch(study: Study, batch: Batch, display: Display, request: StopRequest) -> None:
+def _train_batch(
+    study: Study, batch: Batch, shown: _StudyOutput, request: StopRequest
+) -> None:
     """Train a batch until it is finished or a stop is requested, and store its results."""
+    display = shown.display
     while study.is_open(batch) and not request.signal_number:
         pruning = _PruningCallback(study, batch)
         try:
-            result = _run_batch(study, batch, pruning, _BatchDisplay(display, batch.folder.name))
+            result = _run_batch(study, batch, pruning, shown)
         except KeyboardInterrupt as interrupt:
             request.signal_number, result = signal.SIGINT, get_interrupt_result(interrupt)
         except UsageError as error:  # for example sizes that do not divide for some settings
@@ -183,17 +196,19 @@ def _report_problem(
 
 
 def _run_batch(
-    study: Study, batch: Batch, pruning: "_PruningCallback", display: _BatchDisplay
+    study: Study, batch: Batch, pruning: "_PruningCallback", shown: _StudyOutput
 ) -> Result:
     """Train the newest run of a batch and return its result. A finished run is not repeated."""
-    run = batch.runs[-1]
+    run, display = batch.runs[-1], _BatchDisplay(shown.display, batch.folder.name)
     folder = batch.folder / run.name
     spec, trials = study.spec, [trial for trial in batch.trials if trial.number in run.numbers]
     settings = _split_settings(study, trials)
     devices = _choose_num_devices(study, len(trials), settings.config)
     if (folder / layout.CONFIG_FILE).is_file():
         finished = _read_finished_run(folder)
-        return finished or api.resume(folder, devices=devices, stop_when=pruning, show=display)
+        return finished or api.resume(
+            folder, devices=devices, stop_when=pruning, show=display, quiet=shown.quiet
+        )
     # A process may have ended before it started the run.
     if folder.is_dir() and any(folder.iterdir()):
         display.message(
@@ -225,6 +240,7 @@ def _run_batch(
             imports=spec.imports,
             stop_when=pruning,
             show=display,
+            quiet=shown.quiet,
         )
 
 

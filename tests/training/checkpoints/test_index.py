@@ -54,6 +54,24 @@ def test_a_copied_checkpoint_under_another_step_raises_usage_error(train: Callab
     assert rollax.resume(run, total_steps=4 * FRAMES, show=Script()).status == "done"
 
 
+def test_a_checkpoint_that_is_deleted_while_checkpoints_are_listed(
+    train: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train("run", updates=2, keep_last=9).folder
+    oldest, is_dir = step_folder(run, FRAMES), Path.is_dir
+
+    def is_dir_then_delete(self: Path) -> bool:
+        found = is_dir(self)
+        if found and self == oldest:
+            monkeypatch.undo()
+            shutil.rmtree(oldest)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_dir_then_delete)
+    assert rollax.load(run).step == 2 * FRAMES
+    assert not oldest.exists()
+
+
 @pytest.mark.parametrize("name", ["read_summary", "check_file_checksums"])
 def test_a_checkpoint_that_is_deleted_while_it_is_read(
     train: Callable, monkeypatch: pytest.MonkeyPatch, name: str

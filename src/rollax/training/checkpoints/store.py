@@ -234,15 +234,16 @@ class Checkpoints:
     def _list_step_folders(self) -> list[tuple[int, bool]]:
         """Return `(step, is_empty)` for each checkpoint folder, sorted by step.
 
-        A power failure can leave an empty folder.
+        A power failure can leave an empty folder. Folders that the run deletes in the meantime are
+        omitted.
         """
-        folders = self._folder.iterdir() if self._folder.is_dir() else ()
-        named = [
-            (STEP_FOLDER_PATTERN.fullmatch(folder.name), folder)
-            for folder in folders
-            if folder.is_dir()
-        ]
-        return sorted((int(name[1]), not any(folder.iterdir())) for name, folder in named if name)
+        folders = []
+        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+            name = STEP_FOLDER_PATTERN.fullmatch(folder.name)
+            if name and folder.is_dir():
+                with contextlib.suppress(FileNotFoundError):
+                    folders.append((int(name[1]), not any(folder.iterdir())))
+        return sorted(folders)
 
     def summary(self, step: int) -> CheckpointSummary:
         """Return the summary of a checkpoint without reading its arrays.

@@ -234,7 +234,8 @@ def inspect_environment(
     start = call_environment(name, "reset", lambda: environment.reset(seed=0))
     if not isinstance(start, tuple) or len(start) != 2 or not isinstance(start[1], Mapping):
         raise UsageError(
-            f"{name}: reset must return (observation, info), as in gymnasium 0.26 and newer."
+            f"{name}: reset must return (observation, info) with a dictionary info, as in gymnasium "
+            f"0.26 and newer, got {_describe_result(start)}."
         )
     run_check(name, "reset", lambda: check(start[0]))
     check.warn_about_undeclared_parts(start[0])
@@ -256,8 +257,9 @@ def inspect_environment(
     step = call_environment(name, "step", lambda: environment.step(action))
     if not isinstance(step, tuple) or len(step) != 5 or not isinstance(step[4], Mapping):
         raise UsageError(
-            f"{name}: step must return (observation, reward, terminated, truncated, info), as in "
-            "gymnasium 0.26 and newer."
+            f"{name}: step must return (observation, reward, terminated, truncated, info) with a "
+            "dictionary info, as in gymnasium 0.26 and newer, got "
+            f"{_describe_result(step)}."
         )
     run_check(name, "step", lambda: _check_step(check, step))
     check.warn_about_undeclared_parts(step[0])
@@ -267,6 +269,13 @@ def inspect_environment(
     if has_masks:
         observation_space = Dict({**parts, ACTION_MASK: Box(0.0, 1.0, (num_actions,), "bool")})
     return DetectedSpaces(observation_space, action_space, find_info_names(step[4])), has_masks
+
+
+def _describe_result(result: object) -> str:
+    """Return the types of the values that a reset or a step returned, such as "(ndarray, dict)"."""
+    if not isinstance(result, tuple):
+        return type(result).__name__
+    return f"({', '.join(type(value).__name__ for value in result)})"
 
 
 def _check_step_mask(
