@@ -147,9 +147,7 @@ def _next_batch(study: Study, request: StopRequest) -> Batch | None:
     return None
 
 
-def _train_batch(
-    study: Study, batch: Batch, shown: _StudyOutput, request: StopRequest
-) -> None:
+def _train_batch(study: Study, batch: Batch, shown: _StudyOutput, request: StopRequest) -> None:
     """Train a batch until it is finished or a stop is requested, and store its results."""
     display = shown.display
     while study.is_open(batch) and not request.signal_number:

@@ -455,3 +455,22 @@ def test_preprocessing_of_carracing() -> None:
 def test_invalid_preprocessing_is_refused() -> None:
     with pytest.raises(UsageError, match=r"frame_skip \(0\) must be at least 1"):
         make("gymnasium/CarRacing-v3", frame_skip=0)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (np.zeros(2, np.float32), "got ndarray"),
+        ((np.zeros(2, np.float32), None), r"got \(ndarray, NoneType\)"),
+    ],
+)
+def test_results_of_reset_that_are_not_pairs_are_described(start: Any, message: str) -> None:
+    class World(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return start
+
+    with pytest.raises(UsageError, match=f"reset must return .* dictionary info.*{message}"):
+        rollax.from_gymnasium(World)

@@ -234,8 +234,8 @@ def inspect_environment(
     start = call_environment(name, "reset", lambda: environment.reset(seed=0))
     if not isinstance(start, tuple) or len(start) != 2 or not isinstance(start[1], Mapping):
         raise UsageError(
-            f"{name}: reset must return (observation, info) with a dictionary info, as in gymnasium "
-            f"0.26 and newer, got {_describe_result(start)}."
+            f"{name}: reset must return (observation, info) with a dictionary info, as in "
+            f"gymnasium 0.26 and newer, got {_describe_result(start)}."
         )
     run_check(name, "reset", lambda: check(start[0]))
     check.warn_about_undeclared_parts(start[0])
