@@ -55,9 +55,7 @@ class ImpalaConfig:
     gradient_accumulation: int = static_field(1)
     """(static) Parts of a minibatch, processed one after the other, per gradient step."""
     num_epochs: int = static_field(4)
-    """(static) Epochs over each rollout for the policy, and for the critic if critic_epochs is
-    0.
-    """
+    """(static) Epochs over each rollout for the policy, and for a critic if critic_epochs is 0."""
     critic_epochs: int = static_field(0, low=0)
     """(static) Epochs over each rollout for a separate critic. 0 uses num_epochs."""
     objective: Literal["gradient", "clipped"] = static_field("gradient")
@@ -118,6 +116,8 @@ class ImpalaConfig:
     """Exponent of the priorities if prioritized is set. 0 draws uniformly."""
     importance_exponent: float = traced_field(0.4, 0, 1)
     """Initial exponent of the importance weights. It rises linearly to 1 over training."""
+    sde_sample_freq: float = traced_field(0.0, low=0)
+    """Steps between draws of the noise weights of gsde. 0 draws them only at episode starts."""
     target_kl: float = traced_field(float("inf"), low=0)
     """Stop the policy's epochs of an update once the mean KL estimate of an epoch exceeds this
     value."""

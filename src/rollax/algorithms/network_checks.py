@@ -61,6 +61,20 @@ def check_actor_critic_settings(config: Settings, network: Settings) -> None:
         )
 
 
+def check_fixed_std(config: Settings, network: Settings) -> None:
+    """Raise UsageError if the temperature is learned for a policy with a fixed standard deviation.
+
+    The entropy of such a policy hardly changes, so the temperature would grow or shrink without
+    limit.
+    """
+    if network.std == "fixed" and config.learn_temperature:
+        raise UsageError(
+            "config.learn_temperature must be false with network.std fixed, because the policy "
+            "cannot reach the target entropy. Set config.learn_temperature to false, and choose "
+            "config.initial_temperature."
+        )
+
+
 def check_actor_critic(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:

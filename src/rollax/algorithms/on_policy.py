@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from rollax import tree
-from rollax.acting import parameter_sharing
+from rollax.acting import held_noise, parameter_sharing
 from rollax.acting.streams import (
     ActorState,
     Experience,
@@ -193,9 +193,10 @@ def learn_by_group(
         The state after the update and its metrics.
     """
     config, actor = state.config, rollout.actor
+    rollout = held_noise.remove_from_rollout(rollout)
     groups = parameter_sharing.make_agent_groups(environment, config.sharing)
     end = RolloutEnd(
-        *flatten_streams(environment, (actor.carry, actor.obs, actor.agent_done)),
+        *flatten_streams(environment, (rollout.actor.carry, actor.obs, actor.agent_done)),
         discounted_return=state.discounted_return,
     )
     progress = state.updates / config.total_updates
@@ -355,9 +356,9 @@ def on_policy(
     def explore(state: OnPolicyState) -> PolicyFn:
         progress = state.updates / state.config.total_updates
         groups = parameter_sharing.make_agent_groups(environment, state.config.sharing)
-        return parameter_sharing.make_policy(
-            groups, make_sampler(state.config, progress), state.train
-        )
+        sampler = make_sampler(state.config, progress)
+        sampler = held_noise.add_to_sampler(sampler, state.config, state.actor.carry)
+        return parameter_sharing.make_policy(groups, sampler, state.train)
 
     def act(
         state: OnPolicyState, obs: Observation, carry: Carry, key: jax.Array, greedy: Flag
@@ -429,7 +430,7 @@ def init_state(
     optimizers = make_optimizers(config, 0.0)
     networks = parameter_sharing.init_groups(groups, make_network, network_key)
     carry = parameter_sharing.initial_carry(
-        groups, lambda network: network.initial_carry(), networks
+        groups, lambda each: held_noise.add_to_carry(each, each.initial_carry()), networks
     )
     actor = init_actor(environment, actor_key, config.num_envs, carry)
 

@@ -112,6 +112,8 @@ class PPOConfig:
     """Weight of the entropy bonus (c2 of eq. 9)."""
     entropy_final_fraction: float = traced_field(1.0, 0)
     """Final entropy bonus as a fraction of the initial one, annealed linearly."""
+    sde_sample_freq: float = traced_field(0.0, low=0)
+    """Steps between draws of the noise weights of gsde. 0 draws them only at episode starts."""
     target_kl: float = traced_field(float("inf"), low=0)
     """Stop the policy's epochs of an update once the mean KL estimate of an epoch exceeds this
     value."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from rollax.algorithms.registry import AlgorithmEntry
 from rollax.coercion import coerce, field_types, format_value
 from rollax.config import parse_yaml_values, resolve_settings, traced_field_names, validate_settings
 from rollax.errors import UnknownNameError, UsageError
@@ -70,7 +71,10 @@ NEW_CONFIG_DEFAULTS = {
     "discrete_target_entropy": 0.5,
     "learning_rate_kl": 0.01,
     "gradient_accumulation": 1,
+    "sde_sample_freq": 0.0,
 }
+# Settings of networks that run folders of earlier versions may lack. They have their defaults.
+NEW_NETWORK_SETTINGS = ("std", "initial_std")
 # Defaults of keys that run folders of earlier versions lack.
 NEW_KEY_DEFAULTS: Record = {
     "phases": [],
@@ -252,8 +256,9 @@ def parse_spec(document: Record) -> Spec:
     config = validate_settings(_parse_section("config", entry.config, section), "config.")
     network = document["network"]
     if network != CUSTOM:
+        section = new_network_defaults(entry) | coerce("network", network, dict[str, Any])
         network = validate_settings(
-            _parse_section("network", entry.network_config, network), "network."
+            _parse_section("network", entry.network_config, section), "network."
         )
         entry.check(config, network)
     options = _parse_section(
@@ -283,6 +288,15 @@ def parse_spec(document: Record) -> Spec:
     check_step_counts(spec)
     _check_intervals(spec)
     return spec
+
+
+def new_network_defaults(entry: AlgorithmEntry) -> dict[str, Any]:
+    """Return the defaults of the settings of a network that earlier versions lack."""
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(entry.network_config)
+        if field.name in NEW_NETWORK_SETTINGS
+    }
 
 
 # Sections with separate checks.

@@ -32,11 +32,12 @@ from rollax.training.run_folder.layout import (
     WANDB_FOLDER,
 )
 from rollax.training.run_folder.phases import count_phases, undo_phases
-from rollax.training.spec import Spec, resolve_devices
+from rollax.training.spec import Spec, get_algorithm_entry, resolve_devices
 from rollax.training.spec_file import (
     NEW_CONFIG_DEFAULTS,
     NEW_KEY_DEFAULTS,
     NEW_OPTION_DEFAULTS,
+    new_network_defaults,
 )
 from rollax.types import NetworkFn, Record, Setting
 
@@ -330,7 +331,11 @@ def _check_same_settings(folder: Path, spec: Spec, checkpoint_settings: Record) 
     """
     settings = undo_phases(layout.persistent_settings(spec), count_phases(checkpoint_settings))
     current = _flatten_settings(settings)
-    new = {"options": NEW_OPTION_DEFAULTS, "config": NEW_CONFIG_DEFAULTS}
+    new = {
+        "options": NEW_OPTION_DEFAULTS,
+        "config": NEW_CONFIG_DEFAULTS,
+        "network": new_network_defaults(get_algorithm_entry(spec.algorithm)),
+    }
     defaults = _flatten_settings(new) | _flatten_settings(NEW_KEY_DEFAULTS)
     saved = {name: value for name, value in defaults.items() if name in current}
     saved |= _flatten_settings(checkpoint_settings)
