@@ -74,9 +74,9 @@ class ImpalaConfig:
     """(static) Normalize value targets by running statistics and preserve outputs (PopArt)."""
     sharing: parameter_sharing.Sharing = static_field("all")
     """(static) Which agents share parameters: all, those of the same type, or none."""
-    optimizer: OptimizerName = static_field("adam")
+    optimizer: OptimizerName = static_field("adam", takes_function=True)
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
-    learning_rate_schedule: AdaptiveScheduleName = static_field("linear")
+    learning_rate_schedule: AdaptiveScheduleName = static_field("linear", takes_function=True)
     """(static) Shape of the change of the learning rates. kl adapts them to the KL divergence."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""

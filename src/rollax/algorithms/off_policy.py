@@ -48,6 +48,7 @@ from rollax.algorithms.replay_updates import (
     add_to_replay,
     anneal_learning_rates,
     example_step,
+    learning_rate_metric,
     select_parts,
     update_from_replay,
     with_normalized_observations,
@@ -251,8 +252,7 @@ def off_policy(
         num_cycles = config.num_steps // compute_replay_cycle(config)[0]
         cycle, result = jax.lax.scan(body, cycle, jnp.arange(num_cycles))
         values, finite = summarize_metrics(result.experience, result.metrics, cycle.agent)
-        progress = state.updates / config.total_updates
-        values["learning_rate"] = anneal_learning_rates(config, progress).learning_rate
+        values |= learning_rate_metric(config, state.updates / config.total_updates)
         state = state._replace(
             key=key,
             observations=update_observation_statistics(state.observations, result.experience),

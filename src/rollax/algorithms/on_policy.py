@@ -29,7 +29,7 @@ from rollax.acting.streams import (
 from rollax.algorithm import Algorithm, FiniteChecks, Metrics, make_placement
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, train_state
-from rollax.learning.optimizers import ScheduleConfig
+from rollax.learning.optimizers import ScheduledOptimizerConfig, rate_metric
 from rollax.learning.train_state import TrainState
 from rollax.networks.network import Network
 from rollax.types import Action, Carry, Flag, Observation, PyTree, Scalar, Settings
@@ -277,7 +277,7 @@ def fit(
 
 
 def finish_update(
-    config: ScheduleConfig,
+    config: ScheduledOptimizerConfig,
     progress: jax.Array,
     train: TrainState,
     rollout: Experience,
@@ -309,7 +309,7 @@ def finish_update(
         rollout, advantage, target, metrics["loss"], parameters, prediction
     )
     rate = train_state.current_rate(train, config, progress)
-    return train, metrics | more | {"learning_rate": rate}, finite
+    return train, metrics | more | rate_metric(config, rate), finite
 
 
 def on_policy(

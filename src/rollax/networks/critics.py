@@ -21,7 +21,6 @@ from rollax.networks.policy_heads import (
     StdKind,
     check_initial_std,
     check_std,
-    make_gaussian,
     make_joint_head,
     make_latent_noise,
     split_std,
@@ -238,7 +237,10 @@ def _squash(
     mean = mean.reshape(space.shape)
     if isinstance(space, Ball):
         return distributions.RadiallySquashedGaussian(mean, log_std, space)
-    return make_gaussian(mean, log_std, space, True, get_action_mask(obs), noise_scale)
+    legal = get_action_mask(obs)
+    return distributions.SquashedGaussian(
+        distributions.Gaussian(mean, log_std, space, legal, noise_scale)
+    )
 
 
 class ActorCritics(eqx.Module):

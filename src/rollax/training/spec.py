@@ -41,8 +41,6 @@ from rollax.training.value_ranges import (
 )
 from rollax.types import RunPath, SettingValues
 
-CUSTOM = "custom"  # replaces the settings of a user's network
-
 
 @dataclasses.dataclass(frozen=True)
 class Spec:

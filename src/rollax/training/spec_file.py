@@ -12,14 +12,21 @@ import yaml
 
 from rollax.algorithms.registry import AlgorithmEntry
 from rollax.coercion import coerce, field_types, format_value
-from rollax.config import parse_yaml_values, resolve_settings, traced_field_names, validate_settings
+from rollax.config import (
+    CUSTOM,
+    UserFunction,
+    coerce_setting,
+    parse_yaml_values,
+    resolve_settings,
+    traced_field_names,
+    validate_settings,
+)
 from rollax.errors import UnknownNameError, UsageError
 from rollax.replay.demonstrations import RunDemonstrations
 from rollax.runtime.printing import escape_control_characters, escape_to_one_line
 from rollax.training.run_folder.files import read_regular_file
 from rollax.training.run_folder.phases import parse_phases
 from rollax.training.spec import (
-    CUSTOM,
     MAX_FRAMES_PER_LINE,
     MAX_UPDATES_PER_LINE,
     RunOptions,
@@ -321,8 +328,12 @@ def _parse_section(name: str, settings_class: type, section: object) -> Any:
             )
     fields = [field.name for field in dataclasses.fields(settings_class)]
     _check_keys(f"{name}.", values, fields)
-    types = field_types(settings_class)
-    converted = {field: coerce(f"{name}.{field}", values[field], types[field]) for field in fields}
+    converted = {}
+    for field in dataclasses.fields(settings_class):
+        takes_function = field.metadata.get("takes_function")
+        is_custom = takes_function and values[field.name] == CUSTOM
+        value = UserFunction() if is_custom else values[field.name]
+        converted[field.name] = coerce_setting(f"{name}.{field.name}", value, settings_class, field)
     return resolve_settings(name, settings_class, {}, converted)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from rollax.algorithm import Algorithm, Carry, Config, Metrics, State
 from rollax.coercion import format_value
-from rollax.config import DataclassInstance, traced_field_names
+from rollax.config import DataclassInstance, UserFunction, traced_field_names
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
 from rollax.environments.host_environment import make_zero_observation
@@ -289,6 +289,7 @@ def _check_static_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
         other = dataclasses.replace(spec.config, **{name: default})
         if (
             name in traced
+            or isinstance(value, UserFunction)
             or name in ALWAYS_EFFECTIVE_SETTINGS
             or other.steps_per_update != spec.config.steps_per_update
         ):

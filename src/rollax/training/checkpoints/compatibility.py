@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from rollax.config import user_functions
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
 from rollax.errors import UnknownNameError, UsageError
@@ -125,6 +126,7 @@ def open_checkpoints(folder: Path, spec: Spec) -> Iterator[Checkpoints]:
             options.best_metric,
             options.best_mode,
             spec.best_phase_starts,
+            ignores_optimizer=None in user_functions(spec.config).values(),
         )
     ) as checkpoints:
         yield checkpoints
@@ -180,6 +182,8 @@ def find_start_step(
 def _learning_rate_warnings(spec: Spec, old_spec: Spec, step: int) -> list[str]:
     """Return a warning if a change of the total steps raises an annealed learning rate."""
     if any("learning_rate" in name for phase in spec.phases for name in phase.config_names):
+        return []
+    if user_functions(spec.config):  # the learning rate may not be that of the settings
         return []
     final_fraction = getattr(spec.config, "learning_rate_final_fraction", 1.0)
     end_steps = [

@@ -8,12 +8,19 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rollax.config import DataclassInstance, resolve_settings, validate_settings
+from rollax.config import (
+    CUSTOM,
+    DataclassInstance,
+    UserFunction,
+    resolve_settings,
+    user_functions,
+    validate_settings,
+)
 from rollax.environments import registry
 from rollax.errors import UsageError
 from rollax.training.options import RunOptions
 from rollax.training.presets import Preset, load_preset
-from rollax.training.spec import CUSTOM, DEFAULT_TOTAL_STEPS, Spec, get_algorithm_entry
+from rollax.training.spec import DEFAULT_TOTAL_STEPS, Spec, get_algorithm_entry
 from rollax.types import SettingValues
 
 # Output options, which do not affect training or evaluation.
@@ -171,7 +178,7 @@ def _is_same(first: object, second: object) -> bool:
 
 def needs_python(spec: Spec) -> bool:
     """Return whether a run uses Python objects that a command cannot express."""
-    return spec.own_environment or spec.network == CUSTOM
+    return spec.own_environment or spec.network == CUSTOM or bool(user_functions(spec.config))
 
 
 def format_train_command(spec: Spec, folder: str, rollax: str = "rollax") -> str:
@@ -262,7 +269,7 @@ def format_train_script(spec: Spec, folder: str) -> str:
     }
     for setting in list_settings(spec):
         prefix, _, name = setting.name.rpartition(".")
-        if setting.is_overridden:
+        if setting.is_overridden and not isinstance(setting.value, UserFunction):
             groups[group_of[prefix]][name] = setting.value
     groups["sweep"] = dict(spec.sweep)
     groups["evolve"] = {
@@ -285,6 +292,9 @@ def format_train_script(spec: Spec, folder: str) -> str:
     lines += (
         ["    network=network,  # the function that was passed"] if spec.network == CUSTOM else []
     )
+    lines += [
+        f"    {name}={name},  # the one that was passed" for name in user_functions(spec.config)
+    ]
     lines += [f"    {name}={_format_literal(values)}," for name, values in groups.items() if values]
     return "\n".join([*lines, ")"])
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rollax.coercion import coerce_arguments
+from rollax.config import CUSTOM
 from rollax.errors import UsageError
 from rollax.policy import Policy
 from rollax.runtime.numerics import standard_numerics
@@ -14,7 +15,6 @@ from rollax.training.console.progress import format_bytes
 from rollax.training.run_folder.files import read_regular_file, write_output_file
 from rollax.training.run_folder.layout import FIGURES_FOLDER, figures_folder
 from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
-from rollax.training.spec import CUSTOM
 from rollax.types import RunPath
 from rollax.visualization.plots.figure import read_runs, unused_path
 from rollax.visualization.plots.learning_curves import Curve, RunCurves, make_curves
