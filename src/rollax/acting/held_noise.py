@@ -41,7 +41,7 @@ class NoisyCarry(NamedTuple):
 
 
 def init_held_noise(network: PyTree, shape: tuple[int, ...] = ()) -> HeldNoise | None:
-    """Return the state before the first step, in which `hold_noise` draws weights.
+    """Return the initial state of held noise. The first call of `hold_noise` draws weights.
 
     Args:
         network: Network, or a pytree of networks.

@@ -120,8 +120,8 @@ def make_latent_noise(features: jax.Array, log_std: jax.Array) -> LatentNoise:
     """Return the noise of generalized state-dependent exploration (gSDE).
 
     The noise of an action is the product of the features z and a matrix of weights ~ N(0, sigma^2),
-    so its variance is sum_i z_i^2 sigma_ij^2. As in Stable-Baselines3, the features receive no
-    gradient from the noise, and 1e-6 is added to the variance.
+    so its variance is sum_i z_i^2 sigma_ij^2. The features receive no gradient from the noise, and
+    1e-6 is added to the variance, as in Stable-Baselines3.
 
     Args:
         features: Features z `[n]`.
