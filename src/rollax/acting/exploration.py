@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.acting.held_noise import HeldNoise
 from rollax.action_spaces import make_normalized_zeros
 from rollax.networks.critics import get_action_mask, masked_action
 from rollax.networks.policy_heads import make_categorical, select_action_mask
@@ -64,11 +65,13 @@ class ExplorationState(NamedTuple):
             for discrete parts.
         steps: Number of steps taken, saturating at 2^30, int32 `[]`.
         memory: Memory (recurrent state) of the policy.
+        held: Noise weights of gSDE, or None for another policy.
     """
 
     noise: Any
     steps: jax.Array
     memory: Any
+    held: HeldNoise | None = None
 
 
 def init_exploration(

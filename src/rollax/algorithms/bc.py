@@ -25,7 +25,13 @@ from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.learning import normalization, train_state
 from rollax.learning.freezing import check_frozen_parts
-from rollax.learning.optimizers import OptimizerName, ScheduleName, make_optimizer, scheduled_rate
+from rollax.learning.optimizers import (
+    OptimizerName,
+    ScheduleName,
+    make_optimizer,
+    rate_metric,
+    scheduled_rate,
+)
 from rollax.learning.train_state import TrainState
 from rollax.networks.interop.network_checks import check_actor_critic
 from rollax.networks.network import Network
@@ -51,9 +57,9 @@ class BCConfig:
     """
     normalize_observations: bool = static_field(False)
     """(static) Normalize observations by the mean and variance of the demonstrations."""
-    optimizer: OptimizerName = static_field("adam")
+    optimizer: OptimizerName = static_field("adam", takes_function=True)
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
-    learning_rate_schedule: ScheduleName = static_field("linear")
+    learning_rate_schedule: ScheduleName = static_field("linear", takes_function=True)
     """(static) Shape of the change of the learning rate over training."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or actor.head."""
@@ -186,7 +192,8 @@ def bc(
         finite = check_finite(
             None, jnp.zeros(()), None, rows["loss"], train.network, on_policy=False
         )
-        values["learning_rate"] = scheduled_rate(config, config.learning_rate, progress)
+        rate = scheduled_rate(config, config.learning_rate, progress)
+        values |= rate_metric(config, rate)
         state = state._replace(key=key, train=train, updates=state.updates + 1)
         return state, Metrics(values, finite=finite)
 

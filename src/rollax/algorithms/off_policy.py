@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.acting import parameter_sharing
+from rollax.acting import held_noise, parameter_sharing
 from rollax.acting.exploration import (
     ExplorationState,
     denormalize_action,
@@ -46,6 +46,7 @@ from rollax.algorithms.replay_updates import (
     add_to_replay,
     anneal_learning_rates,
     example_step,
+    learning_rate_metric,
     select_parts,
     summarize_metrics,
     update_from_replay,
@@ -153,9 +154,9 @@ def init_state(
     check_frozen_parts(config.frozen, agent.network)
     carry = parameter_sharing.initial_carry(groups, agent_fns.initial_carry, agent)
     actor = init_actor(environment, stream_key, config.num_envs, carry)
-    exploring = init_exploration(
-        environment.action_space, noise_key, actor.episode_return.shape, actor.carry
-    )
+    shape = actor.episode_return.shape
+    exploring = init_exploration(environment.action_space, noise_key, shape, actor.carry)
+    exploring = exploring._replace(held=held_noise.init_held_noise(agent.network, shape))
     obs, memory = jax.tree.map(
         lambda x: x[0], flatten_streams(environment, (actor.obs, actor.carry))
     )
@@ -248,7 +249,7 @@ def update(
     cycle, result = jax.lax.scan(body, cycle, jnp.arange(num_cycles))
 
     values, finite = summarize_metrics(result.experience, result.metrics, cycle.agent)
-    values["learning_rate"] = anneal_learning_rates(config, progress).learning_rate
+    values |= learning_rate_metric(config, progress)
     state = state._replace(
         key=key,
         observations=update_observation_statistics(state.observations, result.experience),
@@ -353,11 +354,12 @@ def make_exploration_policy(
             if carry.noise is None
             else sample_noise(carry.noise, noise_key, config.noise_correlation)
         )
+        held, explore_key = held_noise.next_key(carry.held, reset, explore_key, config)
         memory = tree.where(reset, fns.initial_carry(agent), carry.memory)
         action, memory = fns.explore(agent, config, obs, memory, noise, explore_key, progress)
         is_random = carry.steps.astype(jnp.float32) * config.num_envs < config.warmup
         action = tree.where(is_random, random_action(space, obs, noise, random_key), action)
-        exploring = ExplorationState(noise, jnp.minimum(carry.steps + 1, 2**30), memory)
+        exploring = ExplorationState(noise, jnp.minimum(carry.steps + 1, 2**30), memory, held)
         return exploring, denormalize_action(space, action), action
 
     return parameter_sharing.make_policy(

@@ -75,9 +75,9 @@ class PQNConfig:
     """(static) Scale rewards by the running standard deviation of discounted returns."""
     sharing: parameter_sharing.Sharing = static_field("all")
     """(static) Which agents share parameters: all, those of the same type, or none."""
-    optimizer: OptimizerName = static_field("adam")
+    optimizer: OptimizerName = static_field("adam", takes_function=True)
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
-    learning_rate_schedule: ScheduleName = static_field("linear")
+    learning_rate_schedule: ScheduleName = static_field("linear", takes_function=True)
     """(static) Shape of the change of the learning rates over training."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""

@@ -18,7 +18,7 @@ from rollax.algorithm import FiniteChecks, check_finite
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.learning import normalization
-from rollax.learning.optimizers import make_optimizer, scheduled_rate
+from rollax.learning.optimizers import make_optimizer, rate_metric, scheduled_rate
 from rollax.learning.train_state import apply_gradients
 from rollax.networks.critics import CriticFn, critic_values
 from rollax.replay.demonstrations import Demonstrations
@@ -311,6 +311,11 @@ def anneal_learning_rates(config: ReplayConfig, progress: jax.Array) -> ReplayCo
     ]
     rates = {name: scheduled_rate(config, getattr(config, name), progress) for name in names}
     return dataclasses.replace(config, **rates)
+
+
+def learning_rate_metric(config: ReplayConfig, progress: jax.Array) -> dict[str, jax.Array]:
+    """Return the metric "learning_rate" at `progress`, as `optimizers.rate_metric` does."""
+    return rate_metric(config, scheduled_rate(config, config.learning_rate, progress))
 
 
 @profile_scope("replay")

@@ -37,8 +37,6 @@ from rollax.types import RunPath, SettingValues
 from rollax.user_input.coercion import coerce, coerce_dict, format_value
 from rollax.user_input.settings_validation import resolve_settings, validate_settings
 
-CUSTOM = "custom"  # replaces the settings of a user's network
-
 
 @dataclasses.dataclass(frozen=True)
 class Spec:

@@ -98,9 +98,7 @@ def _label_module(module: PyTree) -> LabeledArrays:
         case GaussianHead():
             shape = module.space.shape
             labels = _label_normal(module.space, "mean", module.std == "state")
-            axes = range(-len(shape), 0)
-            log_std = (AxisLabels(axis, _indices(shape[axis]), False) for axis in axes)
-            return _label_outputs(labels, -2) | {".log_std": tuple(log_std)}
+            return _label_outputs(labels, -2) | {".log_std": _label_actions(shape)}
         case BallHead():
             return _label_outputs(_label_normal(module.space, "ball", module.std == "state"), -2)
         case TanhHead():
@@ -108,7 +106,13 @@ def _label_module(module: PyTree) -> LabeledArrays:
             return _label_outputs(_label_numbers(name, module.space.shape), -1)
         case TanhGaussianHead():
             name = "ball" if isinstance(module.space, Ball) else "mean"
-            return _label_outputs(_label_normal(module.space, name, True), -1)
+            labels = _label_normal(module.space, name, module.std == "state")
+            log_std = (
+                {}
+                if module.log_std is None
+                else {".log_std": _label_actions(std_shape(module.space))}
+            )
+            return _label_outputs(labels, -1) | log_std
         case ActionValuesHead():
             name = "value" if module.advantage is None else "advantage"
             layer = module.value if module.advantage is None else module.advantage
@@ -198,6 +202,11 @@ def _label_choices(space: Discrete | MultiDiscrete) -> tuple[Label, ...]:
 def _label_numbers(name: str, shape: tuple[int, ...]) -> tuple[Label, ...]:
     """Return a label for each element of an array, in row-major order."""
     return tuple((name, *index) for index in np.ndindex(*shape))
+
+
+def _label_actions(shape: tuple[int, ...]) -> tuple[AxisLabels, ...]:
+    """Return the labels of the last axes of an array, which are those of an action."""
+    return tuple(AxisLabels(axis, _indices(shape[axis]), False) for axis in range(-len(shape), 0))
 
 
 def _label_normal(space: Box | Ball, name: str, has_log_std: bool) -> tuple[Label, ...]:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import jax
 
 from rollax.algorithm import Config
-from rollax.config import MAX_FLOAT32, DataclassInstance, traced_field_names
+from rollax.config import CUSTOM, MAX_FLOAT32, DataclassInstance, traced_field_names
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
@@ -24,13 +24,7 @@ from rollax.training.checkpoints.leaves import named_leaves
 from rollax.training.compile import cache
 from rollax.training.compile import program as programs
 from rollax.training.run_folder.phases import OPTIMIZER_SETTING, Phase
-from rollax.training.spec import (
-    CUSTOM,
-    Spec,
-    check_varied_settings,
-    get_algorithm_entry,
-    resolve_config,
-)
+from rollax.training.spec import Spec, check_varied_settings, get_algorithm_entry, resolve_config
 from rollax.training.value_ranges import to_plain_value
 from rollax.types import NetworkFn, SettingValues
 from rollax.user_input.coercion import coerce, coerce_dict, format_value

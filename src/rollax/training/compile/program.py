@@ -18,6 +18,7 @@ import numpy as np
 from rollax.acting.evaluation import Episodes
 from rollax.acting.opponent_pool import PoolRuns
 from rollax.algorithm import Algorithm, Metrics
+from rollax.config import CUSTOM
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
@@ -45,13 +46,7 @@ from rollax.training.compile.varied_parameters import (
     with_last_parameters,
 )
 from rollax.training.simulators.runner import SimulatorRunner
-from rollax.training.spec import (
-    CUSTOM,
-    Spec,
-    adapt_to_host,
-    explain_missing_imports,
-    get_algorithm_entry,
-)
+from rollax.training.spec import Spec, adapt_to_host, explain_missing_imports, get_algorithm_entry
 from rollax.types import NetworkFn, PyTree, SettingValues, State
 
 MAX_SEGMENT_CAPACITY = 256

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollax.algorithm import FiniteChecks, Metrics
+from rollax.config import UserFunction
 from rollax.errors import UsageError
 from rollax.runtime.printing import escape_to_one_line
 from rollax.training.evaluation import members
@@ -316,7 +317,7 @@ def make_dashboard_sinks(
     common_settings = {
         "algorithm": spec.algorithm,
         "environment": spec.environment,
-        **vars(spec.config),
+        **{k: str(v) if isinstance(v, UserFunction) else v for k, v in vars(spec.config).items()},
         **spec.arguments,
     }
     are_separate = 1 < len(all_members) <= MAX_DASHBOARD_RUNS
