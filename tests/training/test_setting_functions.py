@@ -132,7 +132,7 @@ def test_a_resume_replaces_a_setting_by_a_function(tmp_path: Path) -> None:
         "config.optimizer": ["adam", "custom"],
         "config.learning_rate_schedule": ["linear", "custom"],
     }
-    assert np.isfinite(rollax.evaluate(resumed.folder, 2)["return_mean"])
+    assert np.isfinite(resumed.evaluate(2)["return_mean"])
     with pytest.raises(UsageError, match="used a custom optimizer. Pass it again as optimizer="):
         rollax.resume(resumed.folder, total_steps=768, quiet=True)
     with pytest.raises(UsageError, match="must be the object that this run was started with"):
