@@ -281,7 +281,7 @@ def check_exportable(policy: Policy, folder: Path) -> None:
         raise UsageError(
             f"{policy.environment.name} is a closed-form task, whose solutions are vectors and not "
             "policies. Read them in Python with "
-            "rollax.training.elites.selection.get_elites(rollax.load(RUN)).scored.solution. To "
+            "rollax.training.elites.selection.get_elites(rollax.load(RUN)).solutions.solution. To "
             "write a table of fitness and descriptors (figures/archive.csv), run: "
             f"{format_command_line('rollax', 'plot', folder)}"
         )
