@@ -109,7 +109,7 @@ def _record_evaluation(session: Session, episodes: Episodes) -> None:
     arrays = episodes._asdict()
     if len(set(types)) > 1:
         arrays["agent_types"] = np.array(types)
-    warning = session.recorder.evaluation(session.num_frames, session.evaluation, arrays)
+    warning = session.recorder.write_evaluation(session.num_frames, session.evaluation, arrays)
     if warning is not None:
         session.warn(warning)
 

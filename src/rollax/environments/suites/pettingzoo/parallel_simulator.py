@@ -413,9 +413,9 @@ def inspect_environment(
     )
     settings = settings._replace(has_info_masks=has_info_masks)
     simulator = ParallelSimulator(environment, settings, warned_parts)
-    obs = _run(name, "reset", lambda: simulator.reset(0))
+    obs = _call_simulator(name, "reset", lambda: simulator.reset(0))
     action = make_example_action(simulator.spaces, obs)
-    obs = _run(name, "step", lambda: simulator.step(action))[0]
+    obs = _call_simulator(name, "step", lambda: simulator.step(action))[0]
     names = {key for info in simulator.last_infos.values() for key in find_info_names(info or {})}
     return InspectedEnvironment(
         observation_space=_find_observation_space(simulator, obs),
@@ -424,7 +424,7 @@ def inspect_environment(
     )
 
 
-def _run(name: str, method: str, function: Callable[[], Any]) -> Any:
+def _call_simulator(name: str, method: str, function: Callable[[], Any]) -> Any:
     """Call a method of a simulator and convert its exceptions to UsageError."""
 
     def call() -> tuple[Any, SimulatorFaultError | None]:
