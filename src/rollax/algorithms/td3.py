@@ -256,5 +256,12 @@ def add_action_noise(
     noise: jax.Array,
     obs: Observation,
 ) -> jax.Array:
-    """Return the projection of action + noise, with 0 where the "action_mask" forbids."""
+    """Return an action with added noise, projected onto the action space.
+
+    Args:
+        project: Projection onto the normalized action space.
+        action: Normalized action, float `[n]`.
+        noise: Noise, float `[n]`.
+        obs: Observation. Dimensions that its "action_mask" forbids are set to 0.
+    """
     return masked_action(project(action + noise), obs)

@@ -206,7 +206,7 @@ def run_exported(
     Indices beyond the last environment wrap around.
 
     Returns:
-        Outputs `[T, size, ...]`, keyed by name.
+        Outputs `[T, num_envs, ...]`, keyed by name.
     """
     environment_indices = np.arange(start, start + num_envs) % NUM_ENVS
     names = [name for name in program.inputs if not _is_carry(name)]

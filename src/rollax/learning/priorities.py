@@ -76,7 +76,7 @@ def trajectory_priorities(
     Args:
         advantage: Advantages A, `[T, S]`.
         mask: Samples of active agents, bool `[T, S]`, or None for all samples.
-        layout: Pooled layout of the rollout.
+        layout: Minibatch layout with `is_pooled`, so that each row is one sequence of one stream.
     """
     counts = jnp.ones_like(advantage, bool) if mask is None else mask
 

@@ -169,7 +169,10 @@ class SimulatorRunner:
         return by_leaves
 
     def members(self, state: State) -> State:
-        """Return the state of the member algorithm, with a leading axis [P] for a population."""
+        """Return the algorithm state without the state of the evolution.
+
+        For a population, its leaves have a leading axis [P] of members.
+        """
         return state.members if self.spec.evolve else state
 
     def shaped(self, rows: Leaf) -> Leaf:
@@ -387,11 +390,15 @@ class SimulatorRunner:
     def _sum_by_member(
         self, values: Mapping[str, np.ndarray], member: np.ndarray
     ) -> dict[str, tuple[Any, Any]]:
-        """Return `EpisodeSums.info` of N completed episodes.
+        """Sum the info values of N completed episodes over the episodes of each member.
 
         Args:
             values: Info values of the episodes, [N] each, keyed by name.
-            member: Member of each episode, [N].
+            member: Index of the member of each episode, [N].
+
+        Returns:
+            Number of finite values and their sum, keyed by name, `[P]` each for a population and
+            `[]` for a single run.
         """
 
         def sum_finite(of_episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
