@@ -401,6 +401,11 @@ def warm_start_options(
 ) -> dict[str, Any]:
     """Return the run options of a warm start from the arguments of `rollax.train`.
 
+    Args:
+        init_from: Folder or result of the source run, a policy, or None.
+        checkpoint: Checkpoint of the source run, or None.
+        strict: Whether all arrays must fit, or None for the default.
+
     Raises:
         UsageError: If `checkpoint` is passed together with a policy.
     """

@@ -213,7 +213,7 @@ def init_groups(agent_groups: AgentGroups, function: Callable[..., PyTree], key:
 
 
 def split_key(agent_groups: AgentGroups, key: jax.Array) -> Any:
-    """Split a key into one key for each set of parameters, with the structure of `init_groups`."""
+    """Split a key into one key for each set of parameters (see `init_groups`)."""
     return init_groups(agent_groups, lambda group_key: group_key, key)
 
 

@@ -137,6 +137,10 @@ def make_agent_fns(
 ) -> AgentFns:
     """Return the functions of an agent whose noisy actions stay in the action space.
 
+    Args:
+        environment: Environment with the action space.
+        init: Function from a random key and the settings to an agent.
+
     Raises:
         UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
     """

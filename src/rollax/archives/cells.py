@@ -515,7 +515,16 @@ def update_thresholds(
 
 
 def sample_elites(state: CellsState, key: jax.Array, num_elites: int) -> ScoredSolutions:
-    """Sample elites uniformly with replacement. For an empty archive, return empty entries."""
+    """Sample elites uniformly with replacement.
+
+    Args:
+        state: State of the archive.
+        key: Random key.
+        num_elites: Number of elites n.
+
+    Returns:
+        The elites, `[n, ...]`. They are empty entries if the archive is empty.
+    """
     index = jax.random.randint(key, (num_elites,), 0, jnp.maximum(state.filled, 1))
     return gather_elites(state.elites, state.order[index])
 

@@ -136,7 +136,10 @@ def init_novelty(space: Space, config: NoveltyConfig, key: jax.Array) -> Novelty
 
 
 def prediction_error(novelty: NoveltyState, obs: Observation) -> jax.Array:
-    """Return the predictor's mean squared error for one observation, `[]` (section 2.2)."""
+    """Return the mean squared error of the predictor in `novelty` for one observation, `[]`.
+
+    Section 2.2 of the paper defines the error.
+    """
     obs = _normalize_observation(novelty, obs)
     return jnp.mean((novelty.predictor(obs) - jax.lax.stop_gradient(novelty.target(obs))) ** 2)
 

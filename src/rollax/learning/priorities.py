@@ -112,7 +112,12 @@ def sample_rows(
 def log_probabilities(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
     """Return the log-probability with which `sample_rows` samples each sequence, `[rows]`.
 
-    All log-probabilities are finite. That of a priority of 0 is about -1e9.
+    Args:
+        priority: Priority of each sequence, `[rows]`.
+        exponent: Exponent of the priorities. 0 samples uniformly.
+
+    Returns:
+        The log-probabilities, which are finite. For a priority of 0, the value is about -1e9.
     """
     positive = priority > 0
     return jax.nn.log_softmax(

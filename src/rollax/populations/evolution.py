@@ -366,7 +366,10 @@ def select_parents(
 
 
 def num_selected(num_members: int, fraction: float) -> int:
-    """Return the maximum number of parents, and of replaced finite members, in one generation."""
+    """Return the maximum number of parents, and of replaced finite members, in one generation.
+
+    The result is `fraction` of the members, but at least 1 and at most half of them.
+    """
     return min(max(int(num_members * fraction), 1), num_members // 2)
 
 

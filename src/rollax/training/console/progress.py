@@ -35,7 +35,8 @@ class Display(Protocol):
 
     `progress` receives the numbers of completed and of all steps, and formatted metrics keyed by
     label. `picture` calls `make`, which draws an archive map, only if the terminal is large enough
-    for the map. `close` is called when training ends. Messages about the result follow after `close`.
+    for the map. `close` is called when training ends. Messages about the result follow after
+    `close`.
     """
 
     def message(self, text: str) -> None: ...

@@ -57,7 +57,7 @@ class SimulatorStep(NamedTuple):
         truncated: Whether the episode was truncated, bool [E].
         ended: Whether the episode of the simulator ended, bool [E].
         info: K requested info values of each simulator, float32 [E, K]. NaN if missing.
-        restarted: Whether the simulator failed and was made again, bool [E]. Its episode is then
+        restarted: Whether the simulator failed and was recreated, bool [E]. Its episode is then
             truncated, its reward is 0, and `next_obs` is the last observation before the failure.
         active: Whether each agent is in the episode of `obs`, bool [E, A], or None without an agent
             axis.
@@ -149,7 +149,14 @@ class SimulatorSpec(NamedTuple):
     def make_empty_step(
         self, number: int, next_obs: Observation, obs: Observation, active: Any = None
     ) -> SimulatorStep:
-        """Return a step of E = `number` simulators without rewards and ends of episodes."""
+        """Return a step of E = `number` simulators without rewards and ends of episodes.
+
+        Args:
+            number: Number E of simulators.
+            next_obs: Observations after the step and before any reset, `[E, ...]`.
+            obs: Observations for the next action, `[E, ...]`.
+            active: Mask of the active agents, bool `[E, A]`, or None.
+        """
         shape = (number,) if self.num_agents is None else (number, self.num_agents)
         return SimulatorStep(
             next_obs=next_obs,
@@ -454,7 +461,7 @@ class InProcessSimulators:
         error: Exception,
         seeds: Sequence[int | None] | None,
     ) -> None:
-        """Make a simulator again and start an episode.
+        """Recreate a simulator and start an episode.
 
         Raises:
             SimulatorError: If the simulator has failed too often.

@@ -340,6 +340,10 @@ def _has_state(environment: SuiteEnvironment) -> bool:
 def read_agent_spaces(environment: SuiteEnvironment, settings: ParallelSettings) -> AgentSpaces:
     """Return the spaces of all agents of a parallel environment.
 
+    Args:
+        environment: Parallel environment.
+        settings: Settings of the conversion.
+
     Raises:
         UsageError: If the environment does not declare its agents, or a space has no counterpart.
     """
@@ -440,7 +444,7 @@ def _call_simulator(name: str, method: str, function: Callable[[], Any]) -> Any:
 
 
 def make_example_action(spaces: AgentSpaces, obs: Observation) -> Any:
-    """Return a legal action of each agent."""
+    """Return a legal action of each agent, `[A, ...]`, for the observations `obs`."""
     if spaces.own_actions is not None and not isinstance(spaces.action_space, Box):
         return np.argmax(obs[ACTION_MASK], axis=-1).astype(np.int32)
     number = len(spaces.agents)

@@ -61,8 +61,8 @@ def select_rulesets(
     Args:
         id: Id of the environment, for error messages.
         arguments: Values of all arguments.
-        has_num_rulesets: Whether `num_rulesets` was passed explicitly. If not, all rulesets of a file
-            are used.
+        has_num_rulesets: Whether `num_rulesets` was passed explicitly. If not, all rulesets of a
+            file are used.
 
     Returns:
         The N selected rulesets, and their indices before the selection, int `[N]`.
