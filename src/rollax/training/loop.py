@@ -358,7 +358,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     session.checkpoints.set_aside_after(step)
     session.recorder.close()
     if isinstance(session.recorder, recorder.NullRecorder):
-        session.recorder = session.recorder.rolled_back_to(step)
+        session.recorder = session.recorder.roll_back(step)
     else:
         open_recorder(session, step)
     session.scores = session.checkpoints.summary(step).scores

@@ -282,7 +282,7 @@ class NullRecorder:
         """Store the step of an evaluation."""
         self._evaluated_steps.add(step)
 
-    def rolled_back_to(self, step: int) -> "NullRecorder":
+    def roll_back(self, step: int) -> "NullRecorder":
         """Return a recorder with the evaluations up to `step`, for a run that rolls back to it."""
         return NullRecorder(earlier for earlier in self._evaluated_steps if earlier <= step)
 

@@ -287,7 +287,7 @@ class SimulatorRunner:
         report = self._make_report_fn()
         while done < num_updates:
             try:
-                recording = self.played(leaves, functools.partial(report, done))
+                recording = self.collect_rollout(leaves, functools.partial(report, done))
             except StopRequested:
                 break
             except SimulatorError as error:
@@ -301,7 +301,10 @@ class SimulatorRunner:
         return self._structure.unflatten(leaves), jax.tree.map(lambda values: values[:done], rows)
 
     def _make_report_fn(self) -> Callable[[int, float], None]:
-        """Return a function `(updates, share of the next one)` that calls `report_fn` when due."""
+        """Return a function that calls `report_fn` if its last call is long enough ago.
+
+        The arguments are the number of completed updates and the completed share of the next one.
+        """
         started = last = time.monotonic()
 
         def report(num_updates: int, share: float) -> None:
@@ -313,7 +316,7 @@ class SimulatorRunner:
 
         return report
 
-    def played(
+    def collect_rollout(
         self, leaves: list[Leaf], report: Callable[[float], None] = lambda share: None
     ) -> Recording:
         """Collect the rollout of one update. Call `begin` first to start the episodes.

@@ -44,8 +44,8 @@ class SimulatorStep(NamedTuple):
     """One step of E simulators.
 
     With an agent axis, observations are [E, A, ...], and `reward`, `terminated` and `truncated` are
-    [E, A]. The flags of an agent that was not in the episode before the step are those with which
-    it left, and its reward is 0.
+    [E, A]. If an agent was not in the episode before the step, its reward is 0, and `terminated`
+    and `truncated` keep the values from the step in which it left.
 
     Attributes:
         next_obs: Observation [E, ...] after the step. At the end of an episode, the final

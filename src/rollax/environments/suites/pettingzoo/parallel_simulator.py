@@ -175,7 +175,7 @@ class ParallelSimulator:
         terminations: Mapping[Hashable, Any],
         truncations: Mapping[Hashable, Any],
     ) -> None:
-        """Set the flags of agents that were in the episode. Others keep those of their end."""
+        """Set the flags of agents that were in the episode. The flags of other agents stay."""
         terminated, truncated = self._terminated.copy(), self._truncated.copy()
         for index in np.flatnonzero(was_active).tolist():
             name = self._names[index]
