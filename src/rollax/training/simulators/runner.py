@@ -137,7 +137,7 @@ class SimulatorRunner:
         # Whether a reset or a rollout of the training simulators did not complete. Workers may then
         # have answers that were not read.
         self._is_incomplete = False
-        self._seen: ActorInputs | None = None  # inputs of the next step
+        self._next_inputs: ActorInputs | None = None  # inputs of the next step
         self._needs_restart = np.ones(self.number, bool)  # members whose episodes must restart
         self._restart_counters = [0, 0]  # number of updates, and of restarts
         self.failure: SimulatorError | None = None  # error after which training cannot continue
@@ -175,7 +175,7 @@ class SimulatorRunner:
         """
         return state.members if self.spec.evolve else state
 
-    def shaped(self, rows: Leaf) -> Leaf:
+    def split_members(self, rows: Leaf) -> Leaf:
         """Return an array [P x E, ...] as [P, E, ...] for a population, otherwise unchanged."""
         return rows.reshape(self.number, -1, *rows.shape[1:]) if self.has_members else rows
 
@@ -332,10 +332,10 @@ class SimulatorRunner:
             StopRequested: If a stop was requested.
             SimulatorError: If a simulator fails.
         """
-        assert self._training_simulators is not None and self._seen is not None
+        assert self._training_simulators is not None and self._next_inputs is not None
         assert self._info_tracker is not None
         num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
-        seen = self._seen
+        inputs = self._next_inputs
         taken, restarted, completed, completed_info = [], [], [], []
         lead = 1 + int(self.has_members)
         self._is_incomplete = True
@@ -348,19 +348,23 @@ class SimulatorRunner:
                 raise StopRequested
             report(step / num_steps)
             carry, action, extras = jax.device_get(
-                self._compiled_act_fn(leaves, seen.obs, seen.carry, seen.reset, np.int32(step))
+                self._compiled_act_fn(
+                    leaves, inputs.obs, inputs.carry, inputs.reset, np.int32(step)
+                )
             )
             after = self._training_simulators.step(jax.tree.map(flat, action))
             self._report_restarts(self._training_simulators)
-            taken.append(self._record_step(seen, action, extras, after))
-            obs, reset, active = jax.tree.map(self.shaped, (after.obs, after.reset, after.active))
-            seen = ActorInputs(obs, reset, carry, active)
-            restarted.append(self.shaped(after.restarted))
+            taken.append(self._record_step(inputs, action, extras, after))
+            obs, reset, active = jax.tree.map(
+                self.split_members, (after.obs, after.reset, after.active)
+            )
+            inputs = ActorInputs(obs, reset, carry, active)
+            restarted.append(self.split_members(after.restarted))
             self._info_tracker.add(after.info)
             self._info_tracker.take(np.flatnonzero(after.restarted))  # discards failed episodes
             completed.append(np.flatnonzero(after.ended & ~after.restarted))
             completed_info.append(self._info_tracker.take(completed[-1]))
-        self._seen, self._is_incomplete = seen, False
+        self._next_inputs, self._is_incomplete = inputs, False
         axis = int(self.has_members)
         steps = jax.tree.map(lambda *x: np.stack(x, axis), *taken)
         values = self._info_tracker.select(
@@ -368,26 +372,26 @@ class SimulatorRunner:
         )
         member = np.concatenate(completed) // self._num_envs
         info = self._sum_by_member(values, member)
-        return Recording(steps, np.stack(restarted, axis), seen, info)
+        return Recording(steps, np.stack(restarted, axis), inputs, info)
 
     def _record_step(
-        self, seen: ActorInputs, action: Action, extras: PyTree, after: SimulatorStep
+        self, inputs: ActorInputs, action: Action, extras: PyTree, after: SimulatorStep
     ) -> RecordedSteps:
         """Return the record of one step of all simulators."""
         reward, terminated, truncated, next_obs = jax.tree.map(
-            self.shaped, (after.reward, after.terminated, after.truncated, after.next_obs)
+            self.split_members, (after.reward, after.terminated, after.truncated, after.next_obs)
         )
         return RecordedSteps(
-            obs=seen.obs,
-            reset=seen.reset,
-            carry=seen.carry,
+            obs=inputs.obs,
+            reset=inputs.reset,
+            carry=inputs.carry,
             action=action,
             extras=extras,
             reward=reward,
             terminated=terminated,
             truncated=truncated,
             next_obs=next_obs,
-            mask=seen.active,
+            mask=inputs.active,
         )
 
     def _sum_by_member(
@@ -462,18 +466,18 @@ class SimulatorRunner:
         start = self._training_simulators.reset(seeds, None if where.all() else where)
         reset = np.repeat(where[:, None], self.environment.num_agents or 1, axis=1)
         begun = ActorInputs(
-            obs=jax.tree.map(self.shaped, start.obs),
-            reset=self.shaped(where if start.active is None else reset),
+            obs=jax.tree.map(self.split_members, start.obs),
+            reset=self.split_members(where if start.active is None else reset),
             carry=jax.device_get(find_actor(state).carry),
-            active=jax.tree.map(self.shaped, start.active),
+            active=jax.tree.map(self.split_members, start.active),
         )
-        if self._seen is not None and not where.all():
+        if self._next_inputs is not None and not where.all():
             begun = jax.tree.map(
                 lambda new, old: np.where(_broadcast_mask(self._needs_restart, old), new, old),
                 begun,
-                self._seen,
+                self._next_inputs,
             )
-        self._seen, self._needs_restart = begun, np.zeros(self.number, bool)
+        self._next_inputs, self._needs_restart = begun, np.zeros(self.number, bool)
         self._is_incomplete = False
 
     def evaluate(self, state: State, keys: Sequence[jax.Array]) -> Episodes:

@@ -265,7 +265,7 @@ class InProcessSimulators:
         layout: SimulatorSpec,
         first: int = 0,
         timeout: float | None = None,
-        go_on: Callable[[float], None] = lambda min_seconds: None,
+        before_call_fn: Callable[[float], None] = lambda min_seconds: None,
         max_restarts: int = 0,
     ) -> None:
         """Create the simulators.
@@ -276,8 +276,8 @@ class InProcessSimulators:
             layout: Observation format and requested info values.
             first: Index of the first simulator in error messages.
             timeout: Time limit in seconds for each reset or step, or None to disable it.
-            go_on: Function that is called before each call of a simulator, with a lower bound of
-                the time limit of the call in seconds.
+            before_call_fn: Function that is called before each call of a simulator, with a lower
+                bound of the time limit of the call in seconds.
             max_restarts: Maximum number of consecutive restarts of a simulator. 0 disables
                 restarts.
 
@@ -290,7 +290,7 @@ class InProcessSimulators:
         self._first = first
         self._timeout = timeout
         self._current_index = 0
-        self._go_on = go_on
+        self._before_call_fn = before_call_fn
         self._restart_timer_fn: Callable[[float | None], Any] = lambda min_seconds: None
         # Rows are the leaves of a `SimulatorStart`: observations, then `active` with agents.
         self._obs_leaves = jax.tree.leaves(layout.make_start())
@@ -469,7 +469,7 @@ class InProcessSimulators:
 
         while True:
             delay = self._restarts.record_failure(index, error)
-            wait_for_restart(delay, lambda: self._go_on(0.0))
+            wait_for_restart(delay, lambda: self._before_call_fn(0.0))
             try:
                 self._restart_timer_fn(0.0)
                 self._close(index)
@@ -539,7 +539,7 @@ class InProcessSimulators:
         self._current_index = index
         min_seconds = CONSTRUCTION_SECONDS if what == CONSTRUCTION else 0.0
         self._restart_timer_fn(min_seconds)
-        self._go_on(min_seconds)
+        self._before_call_fn(min_seconds)
         try:
             return call_simulator(self._name(index), what, function, *arguments)
         finally:  # so that the timer expires only where errors of a simulator are handled
