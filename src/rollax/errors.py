@@ -38,7 +38,7 @@ class UsageError(ValueError):
 class UnknownNameError(UsageError):
     """Error for an unknown name. The message suggests similar names.
 
-    If there are no similar names, the message lists up to 30 valid names.
+    Without similar names, the message lists up to 30 valid names.
 
     Args:
         kind: Category of the name, such as "environment".

@@ -309,8 +309,8 @@ def _restore(folder: Path, run: _OpenRun, checkpoint: str | int) -> _Restored:
         else programs.abstract_population_state(run.spec, run.algorithm)
     )
     with compatibility.open_checkpoints(folder, run.spec) as checkpoints:
-        which = compatibility.parse_checkpoint(checkpoint, checkpoints)
-        step, state, warnings = checkpoints.restore(which, abstract_state)
+        selected = compatibility.parse_checkpoint(checkpoint, checkpoints)
+        step, state, warnings = checkpoints.restore(selected, abstract_state)
         return _Restored(step, state, warnings, checkpoints.summary(step).scores)
 
 

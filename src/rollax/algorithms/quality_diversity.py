@@ -346,7 +346,7 @@ def make_algorithm_scorer(
     """Build the scorer of an algorithm.
 
     Args:
-        environment: Environment in which solutions are scored.
+        environment: Environment that scores solutions.
         config: Settings with the number of episodes per solution, their maximum length and the
             agent type that solutions play.
         options: Options for additional output of the scorer.

@@ -117,7 +117,7 @@ class MultiAgentSimulator(Protocol):
     axis `[A]`. Agents may leave an episode, and they may return later. An agent that is not in the
     episode has an observation of zeros in which all of its actions are legal, and its action is
     ignored. If an agent was not in the episode before a step, its reward is 0, and `terminated` and
-    `truncated` keep the values from the step in which it left.
+    `truncated` have the same values as in its last step in the episode.
     """
 
     @property

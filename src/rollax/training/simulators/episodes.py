@@ -309,11 +309,11 @@ def make_episodes(
 
 def play_planned_episodes(
     algorithm: Algorithm,
-    player: ActFn,
+    act: ActFn,
     state: State,
     simulators: Simulators,
     playing: EpisodeTracker,
-    shown: HostEnvironment,
+    environment: HostEnvironment,
     spec: Spec,
     has_members: bool,
     choices: Mapping[str, str] | None = None,
@@ -323,11 +323,11 @@ def play_planned_episodes(
 
     Args:
         algorithm: Algorithm of one member.
-        player: Function that acts with the policies (see `ActFn`).
-        state: State of the member algorithm, with a leading axis [P] if `has_members`.
+        act: Function that acts with the policies (see `ActFn`).
+        state: State of `algorithm`, with a leading axis [P] if `has_members`.
         simulators: Simulators of all members.
         playing: Plan and results of the episodes.
-        shown: Evaluation environment.
+        environment: Evaluation environment.
         spec: Specification of the run.
         has_members: Whether the state has a leading member axis.
         choices: Reduction of each info value over an episode, keyed by value name. None uses the
@@ -351,9 +351,9 @@ def play_planned_episodes(
     def split_members(x: np.ndarray) -> np.ndarray:
         return x.reshape(-1, width, *x.shape[1:]) if has_members else x
 
-    limit = shown.time_limit or spec.options.eval_max_steps
+    limit = environment.time_limit or spec.options.eval_max_steps
     carry = jax.tree.map(repeat_per_episode, carry)
-    play_episodes(player, members, carry, simulators, playing, limit, split_members, check_fn)
+    play_episodes(act, members, carry, simulators, playing, limit, split_members, check_fn)
     reductions = spec.options.info if choices is None else choices
     state_metrics = jax.device_get(by_member(algorithm.state_metrics)(state))
-    return make_episodes(shown, playing, reductions, has_members, state_metrics)
+    return make_episodes(environment, playing, reductions, has_members, state_metrics)

@@ -60,11 +60,11 @@ def evaluate_policy(
     with _open_simulators(policy, width, workers, names) as simulators:
         return episodes.play_planned_episodes(
             algorithm=policy.algorithm,
-            player=episodes.make_evaluation_act_fn(policy.algorithm, greedy, False),
+            act=episodes.make_evaluation_act_fn(policy.algorithm, greedy, False),
             state=policy.state,
             simulators=simulators,
             playing=playing,
-            shown=environment,
+            environment=environment,
             spec=policy.spec,
             has_members=False,
             choices=info,

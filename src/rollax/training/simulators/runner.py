@@ -98,35 +98,35 @@ class SimulatorRunner:
     def __init__(
         self,
         spec: Spec,
-        one: Algorithm,
-        running: Algorithm,
+        member_algorithm: Algorithm,
+        run_algorithm: Algorithm,
         environments: tuple[Environment, Environment],
-        like: State,
+        abstract_state: State,
     ) -> None:
         """Create the runner. Training simulators start before the first update.
 
         Args:
             spec: Specification of the run.
-            one: Algorithm of one member.
-            running: Algorithm of the whole run, vectorized over members for a population.
+            member_algorithm: Algorithm of one member.
+            run_algorithm: Algorithm of the whole run, vectorized over members for a population.
             environments: `(training environment, evaluation environment)`.
-            like: Shapes of the state of the run.
+            abstract_state: Shapes of the state of the run.
         """
         self.spec = spec
-        self.one = one
-        self.run_algorithm = running
-        self.like = like
-        environment, shown = environments
-        assert is_on_host(environment) and is_on_host(shown)
-        self.environment, self.shown = environment, shown
-        self.number = spec.num_members
+        self.member_algorithm = member_algorithm
+        self.run_algorithm = run_algorithm
+        self.abstract_state = abstract_state
+        environment, evaluation_environment = environments
+        assert is_on_host(environment) and is_on_host(evaluation_environment)
+        self.environment, self.evaluation_environment = environment, evaluation_environment
+        self.num_members = spec.num_members
         self.has_members = spec.num_members > 1
         self.seeds = [int(member["seed"]) for member in spec.members()]
         # The state is passed as its leaves, because flattening modules in every call takes longer
         # than a step of most simulators.
-        self._structure = jax.tree.structure(like)
+        self._structure = jax.tree.structure(abstract_state)
         self._evaluation_act_fn = episodes.make_evaluation_act_fn(
-            one, not spec.options.eval_stochastic, self.has_members
+            member_algorithm, not spec.options.eval_stochastic, self.has_members
         )
         self._compiled_act_fn: Any = None
         self._compiled_update_fn: Any = None
@@ -138,7 +138,7 @@ class SimulatorRunner:
         # have answers that were not read.
         self._is_incomplete = False
         self._next_inputs: ActorInputs | None = None  # inputs of the next step
-        self._needs_restart = np.ones(self.number, bool)  # members whose episodes must restart
+        self._needs_restart = np.ones(self.num_members, bool)  # members whose episodes must restart
         self._restart_counters = [0, 0]  # number of updates, and of restarts
         self.failure: SimulatorError | None = None  # error after which training cannot continue
         # Function that is called about once per second during `advance`, with the number of
@@ -153,7 +153,7 @@ class SimulatorRunner:
     @functools.cached_property
     def _act_fn(self) -> Any:
         """Jitted function that acts in training with the leaves of the run's state."""
-        act = make_rollout_act_fn(self.one)
+        act = make_rollout_act_fn(self.member_algorithm)
         return jax.jit(
             self._accept_state_leaves(
                 jax.vmap(act, (0, 0, 0, 0, None)) if self.has_members else act
@@ -177,7 +177,7 @@ class SimulatorRunner:
 
     def split_members(self, rows: Leaf) -> Leaf:
         """Return an array [P x E, ...] as [P, E, ...] for a population, otherwise unchanged."""
-        return rows.reshape(self.number, -1, *rows.shape[1:]) if self.has_members else rows
+        return rows.reshape(self.num_members, -1, *rows.shape[1:]) if self.has_members else rows
 
     def restart_episodes(self, updates: int, members: np.ndarray | None = None) -> None:
         """Schedule a restart of episodes before the next update.
@@ -189,7 +189,7 @@ class SimulatorRunner:
         """
         self._restart_counters, self.failure = [updates, self._restart_counters[1] + 1], None
         self._needs_restart = (
-            np.ones(self.number, bool) if members is None else self._needs_restart | members
+            np.ones(self.num_members, bool) if members is None else self._needs_restart | members
         )
 
     def compile(self, capacity: int) -> Any:
@@ -201,12 +201,16 @@ class SimulatorRunner:
         Returns:
             The compiled update function.
         """
-        recording, actor, leaves = self.abstract, find_actor(self.like), jax.tree.leaves(self.like)
+        recording, actor, leaves = (
+            self.abstract_recording,
+            find_actor(self.abstract_state),
+            jax.tree.leaves(self.abstract_state),
+        )
         index = jax.ShapeDtypeStruct((), np.int32)
         self._compiled_act_fn = background.compile_for_arguments(
             self._act_fn, leaves, actor.obs, actor.carry, actor.reset, index
         )
-        shapes = jax.eval_shape(self.learn, self.like, recording)[1]
+        shapes = jax.eval_shape(self.learn, self.abstract_state, recording)[1]
         self._make_rows = jax.jit(
             lambda: jax.tree.map(lambda m: jnp.zeros((capacity, *m.shape), m.dtype), shapes)
         )
@@ -232,12 +236,13 @@ class SimulatorRunner:
             self.environment, self.run_algorithm, state, recording, has_members=self.has_members
         )
 
+    @functools.cached_property
     def abstract_recording(self) -> Recording:
-        """Return the shapes and types of the rollout of one update."""
-        state, actor = self.members(self.like), find_actor(self.like)
+        """Shapes and types of the rollout of one update."""
+        state, actor = self.members(self.abstract_state), find_actor(self.abstract_state)
         one_state = jax.tree.map(_drop_leading_axis, state) if self.has_members else state
-        num_steps = int(_num_rollout_steps(self.one, one_state))
-        arguments = jax.tree.leaves(self.like), actor.obs, actor.carry, actor.reset, 0
+        num_steps = int(_num_rollout_steps(self.member_algorithm, one_state))
+        arguments = jax.tree.leaves(self.abstract_state), actor.obs, actor.carry, actor.reset, 0
         carry, action, extras = jax.eval_shape(self._act_fn, *arguments)
         reward = jax.ShapeDtypeStruct(actor.reset.shape, np.float32)
         active = None if self.environment.num_agents is None else actor.reset
@@ -334,7 +339,7 @@ class SimulatorRunner:
         """
         assert self._training_simulators is not None and self._next_inputs is not None
         assert self._info_tracker is not None
-        num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
+        num_steps = self.abstract_recording.steps.reset.shape[int(self.has_members)]
         inputs = self._next_inputs
         taken, restarted, completed, completed_info = [], [], [], []
         lead = 1 + int(self.has_members)
@@ -411,8 +416,8 @@ class SimulatorRunner:
         def sum_finite(of_episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             is_finite = np.isfinite(of_episodes)
             where = member[is_finite]
-            number = np.bincount(where, minlength=self.number).astype(np.float32)
-            total = np.bincount(where, of_episodes[is_finite], self.number).astype(np.float32)
+            number = np.bincount(where, minlength=self.num_members).astype(np.float32)
+            total = np.bincount(where, of_episodes[is_finite], self.num_members).astype(np.float32)
             return (number, total) if self.has_members else (number[0], total[0])
 
         return {name: sum_finite(of_episodes) for name, of_episodes in values.items()}
@@ -420,12 +425,7 @@ class SimulatorRunner:
     @property
     def _num_envs(self) -> int:
         """Number of training simulators of one member."""
-        return find_actor(self.like).reset.shape[int(self.has_members)]
-
-    @functools.cached_property
-    def abstract(self) -> Recording:
-        """Shapes and types of the rollout of one update."""
-        return self.abstract_recording()
+        return find_actor(self.abstract_state).reset.shape[int(self.has_members)]
 
     def begin(self, state: State) -> None:
         """Create the training simulators if needed, and perform scheduled restarts of episodes.
@@ -433,9 +433,9 @@ class SimulatorRunner:
         The simulators are created again if their last rollout did not complete. An algorithm
         without rollouts does not act in training.
         """
-        if self.one.rollouts is None:
+        if self.member_algorithm.rollouts is None:
             return
-        number = self.number * self._num_envs
+        number = self.num_members * self._num_envs
         if self._is_incomplete and self._training_simulators is not None:
             self._training_simulators.close()
             self._training_simulators = None
@@ -453,31 +453,31 @@ class SimulatorRunner:
             self._needs_restart[:] = True
         if not self._needs_restart.any():
             return
-        each = self._num_envs
+        num_envs = self._num_envs
         seeds = [
             x
             for seed in self.seeds
-            for x in _derive_seeds((seed, TRAINING_SEED_STREAM, *self._restart_counters), each)
+            for x in _derive_seeds((seed, TRAINING_SEED_STREAM, *self._restart_counters), num_envs)
         ]
-        where = np.repeat(self._needs_restart, each)
+        where = np.repeat(self._needs_restart, num_envs)
         assert self._info_tracker is not None
         self._info_tracker.take(np.flatnonzero(where))  # discards interrupted episodes
         self._is_incomplete = True
         start = self._training_simulators.reset(seeds, None if where.all() else where)
         reset = np.repeat(where[:, None], self.environment.num_agents or 1, axis=1)
-        begun = ActorInputs(
+        inputs = ActorInputs(
             obs=jax.tree.map(self.split_members, start.obs),
             reset=self.split_members(where if start.active is None else reset),
             carry=jax.device_get(find_actor(state).carry),
             active=jax.tree.map(self.split_members, start.active),
         )
         if self._next_inputs is not None and not where.all():
-            begun = jax.tree.map(
+            inputs = jax.tree.map(
                 lambda new, old: np.where(_broadcast_mask(self._needs_restart, old), new, old),
-                begun,
+                inputs,
                 self._next_inputs,
             )
-        self._next_inputs, self._needs_restart = begun, np.zeros(self.number, bool)
+        self._next_inputs, self._needs_restart = inputs, np.zeros(self.num_members, bool)
         self._is_incomplete = False
 
     def evaluate(self, state: State, keys: Sequence[jax.Array]) -> Episodes:
@@ -496,26 +496,28 @@ class SimulatorRunner:
         """
         options, members = self.spec.options, self.members(state)
         num_episodes = options.eval_episodes or HOST_EVAL_EPISODES
-        width = episodes.num_parallel_episodes(num_episodes, self.number)
-        names = self.shown.info_names
+        width = episodes.num_parallel_episodes(num_episodes, self.num_members)
+        names = self.evaluation_environment.info_names
         if self._evaluation_simulators is None:
             self._evaluation_simulators = make_simulators(
-                self.shown,
-                self.number * width,
+                self.evaluation_environment,
+                self.num_members * width,
                 options.env_workers,
                 options.env_timeout,
                 names,
                 options.env_restarts,
             )
         plan = episodes.plan_episodes(keys, num_episodes)
-        playing = episodes.EpisodeTracker(plan, width, names, self.shown.num_agents)
+        playing = episodes.EpisodeTracker(
+            plan, width, names, self.evaluation_environment.num_agents
+        )
         played = episodes.play_planned_episodes(
-            algorithm=self.one,
-            player=self._evaluation_act_fn,
+            algorithm=self.member_algorithm,
+            act=self._evaluation_act_fn,
             state=members,
             simulators=self._evaluation_simulators,
             playing=playing,
-            shown=self.shown,
+            environment=self.evaluation_environment,
             spec=self.spec,
             has_members=self.has_members,
             check_fn=self._make_evaluation_check_fn(playing),

@@ -45,7 +45,7 @@ class SimulatorStep(NamedTuple):
 
     With an agent axis, observations are [E, A, ...], and `reward`, `terminated` and `truncated` are
     [E, A]. If an agent was not in the episode before the step, its reward is 0, and `terminated`
-    and `truncated` keep the values from the step in which it left.
+    and `truncated` have the same values as in its last step in the episode.
 
     Attributes:
         next_obs: Observation [E, ...] after the step. At the end of an episode, the final
@@ -344,7 +344,7 @@ class InProcessSimulators:
         for index in np.flatnonzero(where).tolist():
             self._begin_episode(rows, index, seeds)
         self._finish_starts(rows, where, seeds)
-        self._remember(rows, where)
+        self._store_observations(rows, where)
         return rows
 
     def _step(
@@ -371,7 +371,7 @@ class InProcessSimulators:
             for row, next_row in zip(step.obs, step.next_obs, strict=True):
                 row[~ended] = next_row[~ended]
             self._finish_starts(step.obs, ended, seeds)
-        self._remember(step.obs, moved)
+        self._store_observations(step.obs, moved)
         return step
 
     def _step_one(self, step: SimulatorStep, index: int, action: Action) -> None:
@@ -408,13 +408,13 @@ class InProcessSimulators:
             try:
                 check_finite(step.next_obs, step.reward, self._name)
                 if self._mask is not None:
-                    over = (
+                    ends = (
                         (step.ended, step.ended)
                         if self._has_agents
                         else (step.terminated, step.truncated)
                     )
                     check_action_masks(
-                        step.next_obs[self._mask], moved, over, self._name, self._episode_steps
+                        step.next_obs[self._mask], moved, ends, self._name, self._episode_steps
                     )
                 return
             except SimulatorError as error:
@@ -422,16 +422,16 @@ class InProcessSimulators:
                 self._recover(step, error.index, error, seeds)
 
     def _finish_starts(
-        self, rows: list[np.ndarray], begun: np.ndarray, seeds: Sequence[int | None] | None
+        self, rows: list[np.ndarray], started: np.ndarray, seeds: Sequence[int | None] | None
     ) -> None:
         """Check the observations and action masks of simulators that started an episode."""
         while True:
             try:
                 check_finite(rows, None, self._name)
                 if self._mask is not None:
-                    self._episode_steps[begun] = 0
+                    self._episode_steps[started] = 0
                     check_action_masks(
-                        rows[self._mask], begun, None, self._name, self._episode_steps
+                        rows[self._mask], started, None, self._name, self._episode_steps
                     )
                 return
             except SimulatorError as error:
@@ -479,7 +479,7 @@ class InProcessSimulators:
             except (SimulatorError, UsageError) as new_error:
                 error = new_error
 
-    def _remember(self, rows: list[np.ndarray], where: np.ndarray) -> None:
+    def _store_observations(self, rows: list[np.ndarray], where: np.ndarray) -> None:
         """Store the observations of the selected simulators, if simulators may restart."""
         if self._restarts.max_restarts:
             for last, row in zip(self._last_rows, rows, strict=True):
@@ -503,11 +503,11 @@ class InProcessSimulators:
         try:
             self._simulators[index].close()
         except Exception as error:  # an error here must not discard the training
-            told = (
+            message = (
                 f"{self._name(index)} raised {type(error).__name__} when it was closed: "
                 f"{error_message(error)}"
             )
-            warnings.warn(told, RuntimeWarning, stacklevel=3)
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def _make_rows(self) -> list[np.ndarray]:
         return [
