@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -107,6 +108,21 @@ def get_interrupt_result(interrupt: KeyboardInterrupt) -> Any:
     if "result" not in vars(interrupt):
         raise interrupt
     return vars(interrupt)["result"]
+
+
+@contextlib.contextmanager
+def add_folder_to_interrupt(folder: Path) -> Iterator[None]:
+    """Attach the folder of a run or study to a KeyboardInterrupt that aborts the block."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        vars(interrupt)["folder"] = folder
+        raise
+
+
+def get_interrupt_folder(interrupt: KeyboardInterrupt) -> Path | None:
+    """Return the folder of the aborted run or study, or None if it had not been created."""
+    return vars(interrupt).get("folder")
 
 
 class StopRequested(Exception):

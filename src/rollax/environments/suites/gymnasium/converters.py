@@ -192,6 +192,8 @@ def make_space_conversion(
     def convert_observation(value: Observation) -> Any:
         try:
             return arrange(value)
+        except UnknownNameError:
+            raise
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"The observation must belong to {description}.") from error
 

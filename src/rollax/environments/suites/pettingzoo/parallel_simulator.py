@@ -8,7 +8,7 @@ averaged over the agents that report them.
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -29,12 +29,13 @@ from rollax.environments.suites.pettingzoo.agent_spaces import (
     GLOBAL_STATE,
     AgentSpaces,
     AgentSpec,
+    check_agents,
     check_names,
     convert_state,
     make_agent_spaces,
 )
 from rollax.environments.suites.suite import SuiteEnvironment
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box, Dict, Space, make_zeros
 from rollax.types import Action, Observation
 
@@ -114,6 +115,7 @@ class ParallelSimulator:
             )
         # The flags of agents that have not joined yet.
         self._terminated, self._truncated = ~self._active, np.zeros_like(self._active)
+        self._check_agents(["observations", "infos"], result)
         return self._observe(*result, self._active, True)
 
     def step(
@@ -132,6 +134,11 @@ class ParallelSimulator:
             )
         observations, rewards, terminations, truncations, infos = result
         self._num_steps += 1
+        is_checked = self._schedule.is_due(self.is_strict)
+        if is_checked:
+            self._check_agents(
+                ["observations", "rewards", "terminations", "truncations", "infos"], result
+            )
         present = self._find_present()
         self._update_flags(was_active, present, terminations, truncations)
         ended = self._terminated | self._truncated
@@ -141,7 +148,6 @@ class ParallelSimulator:
             self._truncated = self._truncated | (self._active & was_active)
             self._active = np.zeros_like(self._active)
         reward = self._read_rewards(rewards, was_active, present)
-        is_checked = self._schedule.is_due(self.is_strict)
         obs = self._observe(observations, infos, was_active | self._active, is_checked)
         info = {name: _average(infos, name) for name in self.settings.info_names}
         return obs, reward, self._terminated, self._truncated, info
@@ -155,6 +161,18 @@ class ParallelSimulator:
     def _find_acting(self) -> list[tuple[Hashable, int]]:
         """Return the names and indices of the agents whose actions the environment expects."""
         return [(name, self._index[name]) for name in self.environment.agents]
+
+    def _check_agents(
+        self, kinds: list[str], values: Sequence[Mapping[Hashable, Any]]
+    ) -> None:
+        """Raise SimulatorFaultError if a result has an entry for an agent that does not exist."""
+        for kind, value in zip(kinds, values, strict=True):
+            try:
+                check_agents(kind, value if isinstance(value, Mapping) else (), self._names)
+            except UnknownNameError as error:
+                raise SimulatorFaultError(
+                    f"{error} Return values only for agents of possible_agents."
+                ) from error
 
     def _find_present(self) -> np.ndarray:
         """Return whether each agent is in `agents`, bool `[A]`."""
@@ -488,12 +506,13 @@ class DictionaryConversion(NamedTuple):
         Agents without an observation count as absent.
 
         Raises:
-            KeyError: If an agent does not exist.
+            UnknownNameError: If an agent does not exist.
             TypeError: If an observation has the wrong structure.
         """
         if not isinstance(value, Mapping) or not value:
             raise TypeError
         agents = self.agents
+        check_agents("the observation", value, list(agents))
         converted = {agent: self._to_parts(agents[agent][1], x) for agent, x in value.items()}
         leading = self._find_leading_axes(converted)
         parts = self.spaces.make_zeros(leading)
