@@ -118,7 +118,7 @@ def test_examples_of_warm_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("page", "number"), [("continue", 2), ("curriculum", 4), ("optimizers", 2), ("self-play", 1)]
+    ("page", "number"), [("continue", 3), ("curriculum", 4), ("optimizers", 3), ("self-play", 1)]
 )
 def test_examples_of_settings_and_phases(
     page: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,14 +6,20 @@ from typing import NamedTuple
 
 from rollax.algorithm import Config
 from rollax.algorithms.registry import AlgorithmEntry, ensure_registered
-from rollax.config import DataclassInstance
+from rollax.config import DataclassInstance, user_functions
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
 from rollax.loading import load_opponents, plan_warm_start, warm_start_options
 from rollax.policy import Policy
 from rollax.replay.demonstrations import Demonstrations
 from rollax.runtime.numerics import standard_numerics
-from rollax.training import argument_validation, loop, unused_settings, user_imports
+from rollax.training import (
+    argument_validation,
+    loop,
+    setting_functions,
+    unused_settings,
+    user_imports,
+)
 from rollax.training.callbacks import dispatch, stop_conditions
 from rollax.training.callbacks.events import Callback
 from rollax.training.callbacks.user_functions import MetricsFn, check_user_functions
@@ -37,7 +43,7 @@ from rollax.training.options import RunOptions
 from rollax.training.result import Result, StopWhenFn, accept_result
 from rollax.training.run_folder import creation, layout
 from rollax.training.spec import Spec, make_spec
-from rollax.types import NetworkFn, RunPath, SettingValues
+from rollax.types import LearningRateSchedule, NetworkFn, Optimizer, RunPath, SettingValues
 from rollax.user_input.arguments import coerce_arguments
 from rollax.user_input.coercion import coerce
 
@@ -55,6 +61,8 @@ def train(
     seeds: int | None = None,
     config: Config | SettingValues | None = None,
     network: NetworkFn | DataclassInstance | SettingValues | None = None,
+    optimizer: Optimizer | None = None,
+    learning_rate_schedule: LearningRateSchedule | None = None,
     arguments: SettingValues | None = None,
     eval_arguments: SettingValues | None = None,
     sweep: SettingValues | None = None,
@@ -88,6 +96,12 @@ def train(
             preset.
         network: Settings of the network, a dictionary that overrides the preset, or a function from
             a random key to a network. None uses the preset.
+        optimizer: Name of an optimizer, an optimizer of optax, or a function from the learning rate
+            to an optimizer, such as `optax.lion` (see docs/optimizers.md). It replaces the setting
+            `config.optimizer`.
+        learning_rate_schedule: Name of a schedule, or a function from the number of environment
+            steps to the learning rate, such as a schedule of optax. It replaces the setting
+            `config.learning_rate_schedule`.
         arguments: Arguments of the environment, if `environment` is an id.
         eval_arguments: Arguments of the environment that differ in evaluations, such as held-out
             tasks.
@@ -145,6 +159,7 @@ def train(
     custom_environment = argument_validation.validate_environment(environment)
     environment_name, packages = argument_validation.environment_name_and_imports(environment)
     make_network, network_settings = argument_validation.split_network_argument(network, name)
+    functions = {"optimizer": optimizer, "learning_rate_schedule": learning_rate_schedule}
     condition, stop_fn = stop_conditions.split_stop_when(stop_when)
     more = warm_start_options(init_from, checkpoint, strict) | data_options(demonstrations)
     run_options = argument_validation.resolve_options(
@@ -152,19 +167,18 @@ def train(
     )
     callbacks = _check_functions(metrics, stop_fn, callback, show)
     argument_validation.check_arguments_fit(custom_environment, arguments, eval_arguments)
-    modules = coerce("imports", imports, tuple[str, ...])
     spec = make_spec(
         algorithm=name,
         environment=environment_name,
         arguments=arguments,
-        config=config,
+        config=setting_functions.add_functions(config, **functions),
         network=network_settings,
         options=run_options,
         sweep=sweep,
         eval_arguments=eval_arguments,
         opponents=opponents,
         evolve=evolve,
-        imports=tuple(dict.fromkeys((*modules, *packages))),
+        imports=tuple(dict.fromkeys((*coerce("imports", imports, tuple[str, ...]), *packages))),
         randomize=randomize,
         curriculum=curriculum,
     )
@@ -190,7 +204,7 @@ def train(
             is_new=True,
             quiet=quiet,
         )
-    return unwrap_outcome(outcome, custom_environment, make_network)
+    return unwrap_outcome(outcome, custom_environment, make_network, user_functions(spec.config))
 
 
 @processes.share_errors()
@@ -214,6 +228,8 @@ def resume(
     checkpoint: str | int | None = None,
     environment: Environment | None = None,
     network: NetworkFn | DataclassInstance | SettingValues | None = None,
+    optimizer: Optimizer | None = None,
+    learning_rate_schedule: LearningRateSchedule | None = None,
     metrics: MetricsFn | None = None,
     learning_rate: float | None = None,
     callback: Callback | Sequence[Callback] | None = None,
@@ -246,6 +262,10 @@ def resume(
         network: The network function, if the run was started with a network function. Otherwise a
             dictionary of settings of the network that change, or a network function that replaces
             them. Parameters with the same path and shape are kept, all others are initialized.
+        optimizer: The optimizer or the function, if the run was started with one. Otherwise an
+            optimizer that replaces the setting `config.optimizer`.
+        learning_rate_schedule: The schedule function, if the run was started with one. Otherwise a
+            schedule that replaces the setting `config.learning_rate_schedule`.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
         learning_rate: Constant learning rate that replaces the schedule. Other
             learning rates keep their ratio to it.
@@ -273,10 +293,12 @@ def resume(
     callbacks = _check_functions(metrics, stop_fn, callback, show)
     folder, fork = Path(folder), None if fork is None else Path(fork)
     custom_environment = argument_validation.validate_environment_object(environment)
-    stored_spec = layout.read_spec(folder)
+    functions = {"optimizer": optimizer, "learning_rate_schedule": learning_rate_schedule}
+    stored_spec = setting_functions.restore_functions(layout.read_spec(folder), **functions)
     if condition is not None:
         changes["stop_when"] = stop_conditions.remove_if_off(condition)
     spec = compatibility.with_resume_options(stored_spec, total_steps, changes)
+    config = setting_functions.add_new_functions(stored_spec, config, **functions)
     spec = changed_settings.with_changes(spec, network, config, learning_rate, arguments)
     network = network if callable(network) else None
     start = compatibility.find_start_step(folder, stored_spec, fork, checkpoint)
@@ -310,7 +332,7 @@ def resume(
             callbacks=callbacks,
             quiet=quiet,
         )
-    return unwrap_outcome(outcome, custom_environment, network)
+    return unwrap_outcome(outcome, custom_environment, network, user_functions(spec.config))
 
 
 def _check_functions(

@@ -14,6 +14,7 @@ from rollax.types import Setting
 from rollax.user_input.coercion import coerce, field_types
 
 T = TypeVar("T")
+CUSTOM = "custom"  # replaces a user's network or function in a run folder
 
 
 @runtime_checkable
@@ -28,17 +29,75 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MAX_INT32 = 2**31 - 1
 
 
-def static_field(default: Setting, low: float = 1) -> Any:
+class UserFunction:
+    """Function that the user passed to a setting in place of the name of a choice.
+
+    A run folder stores the text "custom" instead. Objects with the same function are equal.
+
+    Attributes:
+        function: The function, or None if the setting was read from a run folder.
+    """
+
+    def __init__(self, function: object = None) -> None:
+        self.function: Any = function
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UserFunction) and self.function is other.function
+
+    def __hash__(self) -> int:
+        return id(self.function)
+
+    def __repr__(self) -> str:
+        return CUSTOM
+
+    def __deepcopy__(self, memo: object) -> "UserFunction":
+        return self
+
+
+def static_field(default: Setting, low: float = 1, takes_function: bool = False) -> Any:
     """Declare a static settings field, such as a shape, a count or a choice.
 
     Args:
         default: Default value.
         low: Minimum of a value that is a number.
+        takes_function: Whether the value may also be a function, which becomes a `UserFunction`.
 
     Returns:
         The dataclass field.
     """
-    return dataclasses.field(default=default, metadata={"static": True, "low": low})
+    metadata = {"static": True, "low": low, "takes_function": takes_function}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def coerce_setting(name: str, value: object, kind: type, field: dataclasses.Field) -> Any:
+    """Convert the value of a field of a settings class to its type.
+
+    Args:
+        name: Name of the setting in error messages.
+        value: Value.
+        kind: Settings class.
+        field: Field of `kind`. If it takes functions, a function, or a tuple of functions such as
+            an optimizer of optax, becomes a `UserFunction`.
+
+    Raises:
+        UsageError: If the value cannot be converted.
+    """
+    if field.metadata.get("takes_function"):
+        if isinstance(value, UserFunction):
+            return value
+        is_functions = isinstance(value, tuple) and bool(value) and all(map(callable, value))
+        if callable(value) or is_functions:
+            return UserFunction(value)
+    return coerce(name, value, field_types(kind)[field.name])
+
+
+def user_functions(config: DataclassInstance) -> dict[str, Any]:
+    """Return the functions that the user passed to settings, keyed by name.
+
+    A function is None if the settings were read from a run folder.
+    """
+    values = {field.name: vars(config)[field.name] for field in dataclasses.fields(config)}
+    return {name: v.function for name, v in values.items() if isinstance(v, UserFunction)}
 
 
 def traced_field(default: float, low: float = -MAX_FLOAT32, high: float = MAX_FLOAT32) -> Any:
@@ -66,9 +125,7 @@ def settings_dataclass(cls: type[T]) -> type[T]:
     def with_types(self: DataclassInstance) -> None:
         for field in dataclasses.fields(self):
             if field.metadata.get("static"):  # traced fields may hold any leaf of a pytree
-                value = coerce(
-                    field.name, getattr(self, field.name), field_types(type(self))[field.name]
-                )
+                value = coerce_setting(field.name, getattr(self, field.name), type(self), field)
                 object.__setattr__(self, field.name, value)
 
     cls.__post_init__ = with_types  # pyright: ignore[reportAttributeAccessIssue]

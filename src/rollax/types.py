@@ -48,6 +48,10 @@ Flag: TypeAlias = jax.Array | bool
 
 NetworkFn: TypeAlias = Callable[[jax.Array], Any]
 """Function from a random key to a network or, for quality diversity, to a solution."""
+Optimizer: TypeAlias = str | tuple[Any, ...] | Callable[[jax.Array], Any]
+"""Name of an optimizer, an optimizer of optax, or a function from a learning rate to one."""
+LearningRateSchedule: TypeAlias = str | Callable[[jax.Array], Any]
+"""Name of a schedule, or a function from the number of environment steps to a learning rate."""
 MetricValues: TypeAlias = dict[str, Any]
 """Metrics of an evaluation or an update, keyed by name: numbers, lists of numbers or strings."""
 JsonValue: TypeAlias = str | int | float | None | list[Any] | dict[str, Any]

@@ -15,7 +15,7 @@ from rollax.algorithms.sac import SACConfig, sac
 from rollax.algorithms.td3 import TD3Config, td3
 from rollax.environments import Transition
 from rollax.networks.critics import (
-    ActorCriticsConfig,
+    StochasticActorCriticsConfig,
     make_deterministic_actor_critics,
     make_stochastic_actor_critics,
     project_onto_ball,
@@ -23,7 +23,7 @@ from rollax.networks.critics import (
 from rollax.networks.solutions import PolicyConfig, make_solution
 from rollax.spaces import Ball, Box
 
-SMALL = ActorCriticsConfig(hidden=(32,))
+SMALL = StochasticActorCriticsConfig(hidden=(32,))
 ALGORITHMS: dict[str, tuple[Any, Any, Any]] = {
     "sac": (sac, SACConfig, make_stochastic_actor_critics),
     "td3": (td3, TD3Config, make_deterministic_actor_critics),

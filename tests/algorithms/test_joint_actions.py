@@ -23,7 +23,7 @@ from rollax.environments.native.control.platforms import MAX_GAP, MIN_GAP, Platf
 from rollax.errors import UsageError
 from rollax.exporting.gymnasium_env import to_gymnasium_space, to_rollax_action
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
-from rollax.networks.critics import ActorCriticsConfig, make_stochastic_actor_critics
+from rollax.networks.critics import StochasticActorCriticsConfig, make_stochastic_actor_critics
 from rollax.networks.distributions import Categorical, Gaussian, JointDistribution
 from rollax.networks.interop import from_function
 from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete, Tuple
@@ -131,7 +131,7 @@ def test_masked_parts_are_never_taken_by_sac() -> None:
 
 
 def make_critics_fn(environment: Any, hidden: tuple[int, ...] = (8,)) -> Any:
-    config = ActorCriticsConfig(hidden=hidden)
+    config = StochasticActorCriticsConfig(hidden=hidden)
     return lambda key: make_stochastic_actor_critics(environment, config, key)
 
 

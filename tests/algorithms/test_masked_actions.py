@@ -19,7 +19,7 @@ from rollax.algorithms import sac, td3
 from rollax.algorithms.registry import ALGORITHMS
 from rollax.environments import Transition
 from rollax.networks.critics import (
-    ActorCriticsConfig,
+    StochasticActorCriticsConfig,
     make_deterministic_actor_critics,
     make_stochastic_actor_critics,
     sample_actions,
@@ -27,7 +27,7 @@ from rollax.networks.critics import (
 from rollax.replay.ring import ReplayBatch
 from rollax.spaces import Box, Dict
 
-SHAPE = ActorCriticsConfig(hidden=(8,))
+SHAPE = StochasticActorCriticsConfig(hidden=(8,))
 MAKE = {"sac": make_stochastic_actor_critics, "td3": make_deterministic_actor_critics}
 UPDATE = {"sac": sac.update, "td3": td3.update}
 INIT = {"sac": sac.init_agent, "td3": td3.init_agent}

@@ -22,12 +22,12 @@ from laws.walk import Walk
 from rollax import tree
 from rollax.algorithms.sac import SACConfig, init_agent, sac, update
 from rollax.networks.critics import (
-    ActorCriticsConfig,
+    StochasticActorCriticsConfig,
     make_stochastic_actor_critics,
     sample_actions,
 )
 
-SHAPE = ActorCriticsConfig(hidden=(8, 8))
+SHAPE = StochasticActorCriticsConfig(hidden=(8, 8))
 CONFIG = SACConfig(
     learning_rate=1e-2, tau=0.1, initial_temperature=0.3, target_entropy=-0.5, reward_scale=2.0
 )
@@ -130,7 +130,7 @@ def test_values_at_time_limits(terminate: bool) -> None:
     algorithm = sac(
         environment,
         lambda key: make_stochastic_actor_critics(
-            environment, ActorCriticsConfig(hidden=(16, 16)), key
+            environment, StochasticActorCriticsConfig(hidden=(16, 16)), key
         ),
     )
     state = jax.jit(algorithm.init)(jax.random.key(0), config)

@@ -19,7 +19,7 @@ from rollax.algorithms.registry import ALGORITHMS
 from rollax.environments import Environment
 from rollax.learning import normalization, train_state
 from rollax.networks import NetworkConfig, actor_critic
-from rollax.networks.critics import ActorCriticsConfig
+from rollax.networks.critics import StochasticActorCriticsConfig
 from rollax.networks.q_networks import QNetworkConfig, RecurrentQNetworkConfig, mask_illegal_values
 from rollax.spaces import Box, Discrete
 from support.demonstrations import random_demonstrations
@@ -273,7 +273,7 @@ def actor_critics_row(
 ) -> Row:
     """Return a row of an off-policy algorithm with a policy and critics."""
     kinds = ALGORITHMS[algorithm]
-    shape = ActorCriticsConfig(hidden=(16,))
+    shape = StochasticActorCriticsConfig(hidden=(16,))
     sizes = {
         "num_envs": 4,
         "num_steps": 8,

@@ -52,6 +52,13 @@ ROWS = (
     ),
     ppo_row("ppo-continuous", ("continuous",), Walk(continuous=True), network={"initial_std": 0.5}),
     ppo_row(
+        "ppo-gsde",
+        ("continuous",),
+        Walk(continuous=True),
+        network={"std": "gsde", "initial_std": 0.5},
+        sde_sample_freq=3,
+    ),
+    ppo_row(
         "ppo-squashed",
         ("continuous",),
         Walk(continuous=True),

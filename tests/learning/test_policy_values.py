@@ -13,7 +13,7 @@ from rollax.action_spaces import discrete_sizes, make_normalized_zeros
 from rollax.errors import UsageError
 from rollax.learning.policy_values import expected_min_q, joint_log_probabilities, sample_mixed
 from rollax.networks.critics import (
-    ActorCriticsConfig,
+    StochasticActorCriticsConfig,
     make_stochastic_actor_critics,
     split_action,
 )
@@ -52,7 +52,7 @@ class Spaces:
 
 def make_networks(space: Any, mask: Any = None) -> tuple[Spaces, Any]:
     environment: Any = Spaces(space, mask)
-    config = ActorCriticsConfig(hidden=(8,))
+    config = StochasticActorCriticsConfig(hidden=(8,))
     network = make_stochastic_actor_critics(environment, config, jax.random.key(0))
     # Larger weights make probabilities differ.
     return environment, jax.tree.map(lambda x: 3 * x, network)

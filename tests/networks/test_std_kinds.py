@@ -1,17 +1,25 @@
 """Standard deviations that are learned, functions of the state, or constant."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 
 import rollax
 from rollax.algorithms.ppo import PPOConfig, ppo
+from rollax.errors import UsageError
 from rollax.networks.actor_critic import NetworkConfig, actor_critic
+from rollax.networks.critics import StochasticActorCriticsConfig, make_stochastic_actor_critics
 from rollax.networks.policy_heads import MAX_LOG_STD, GaussianHead, StdKind, split_std
 from rollax.spaces import Box
+from rollax.training.options import RunOptions
+from rollax.training.run_folder import layout
+from rollax.training.spec import make_spec
+from rollax.training.spec_file import parse_spec
 
 SPACE = Box(-1.0, 1.0, (2,))
 
@@ -60,3 +68,83 @@ def test_stds_of_states_are_bounded() -> None:
     np.testing.assert_allclose(log_std, [MAX_LOG_STD, np.log(0.5) + 0.3], rtol=1e-6)
     head = GaussianHead(3, SPACE, True, 0.5, std="state", key=jax.random.key(0))
     assert head(jnp.ones(3), None).base.log_std.shape == (2,)
+
+
+@pytest.mark.parametrize("id", ["probe/continuous", "granular/single-navigator"])
+@pytest.mark.parametrize("std", ["fixed", "shared", "state"])
+def test_sac_has_all_kinds(std: StdKind, id: str) -> None:
+    """At the start, all kinds have `initial_std`. Only "shared" has a parameter for it."""
+    environment = rollax.make(id)
+    shape = StochasticActorCriticsConfig(hidden=(8,), std=std, initial_std=0.5)
+    algorithm = rollax.sac(
+        environment, lambda key: make_stochastic_actor_critics(environment, shape, key)
+    )
+    config = rollax.SACConfig(
+        num_envs=4, num_steps=8, capacity=100, batch_size=8, warmup=0, learn_temperature=False
+    )
+    state = algorithm.init(jax.random.key(0), config)
+    after, _ = jax.jit(algorithm.step)(state)
+    obs = jax.tree.map(lambda x: x[0], state.actor.obs)
+
+    def log_std(state: Any) -> np.ndarray:
+        policy = state.agent.network.actor(obs)
+        return np.asarray(policy.base.log_std if hasattr(policy, "base") else policy.log_std)
+
+    np.testing.assert_allclose(np.exp(log_std(state)), 0.5, rtol=0.05 if std == "state" else 1e-6)
+    assert np.all(log_std(after) == log_std(state)) == (std == "fixed")
+    assert (state.agent.network.actor.head.log_std is not None) == (std == "shared")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("algorithm", "environment", "settings", "message"),
+    [
+        (
+            "sac",
+            "gymnax/Pendulum-v1",
+            {"network": {"std": "fixed"}},
+            "learn_temperature must be false with network.std fixed",
+        ),
+        (
+            "sac",
+            "gymnax/CartPole-v1",
+            {"network": {"std": "shared"}},
+            "network.std .* has no effect",
+        ),
+        (
+            "sac",
+            "gymnax/Pendulum-v1",
+            {"network": {"initial_std": 0.0}},
+            "initial_std must be greater than 0",
+        ),
+        (
+            "ppo",
+            "gymnax/Pendulum-v1",
+            {"network": {"std": "fixed"}, "config": {"entropy_coefficient": 0.02}},
+            r"entropy_coefficient \(0.02\) has no effect.*is constant",
+        ),
+        (
+            "ppo",
+            "gymnax/Pendulum-v1",
+            {"network": {"std": "fixed"}, "sweep": {"entropy_coefficient": [0.0, 0.1]}},
+            "entropy_coefficient .* has no effect",
+        ),
+    ],
+)
+def test_settings_without_effect_are_refused(
+    algorithm: str, environment: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        rollax.train(algorithm, environment, total_steps=20_000, quiet=True, **settings)
+
+
+@pytest.mark.quick
+def test_a_folder_of_an_earlier_version_has_the_default_kind(tmp_path: Path) -> None:
+    spec = make_spec(
+        "sac", "gymnax/Pendulum-v1", {}, None, None, RunOptions(total_steps=20_000), {}
+    )
+    layout.write_spec(tmp_path, spec)
+    document = yaml.safe_load((tmp_path / layout.CONFIG_FILE).read_text())
+    del document["network"]["std"], document["network"]["initial_std"]
+    del document["config"]["sde_sample_freq"]
+    assert parse_spec(document) == spec

@@ -157,7 +157,12 @@ def sum_ended_info(
 
 
 def total_sums(environment: Environment, sums: EpisodeSums) -> EpisodeSums:
-    """Sum episode statistics `[T, E]` or `[T, E, A]` over all axes, in total and per agent type."""
+    """Sum episode statistics over all axes, in total and for each agent type.
+
+    Args:
+        environment: Environment, which declares the agent types.
+        sums: Statistics per step and stream, `[T, E]` or `[T, E, A]`.
+    """
     types = capabilities(environment).agent_types
     names = list(dict.fromkeys(types))
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.acting.held_noise import HeldNoise
 from rollax.action_spaces import make_normalized_zeros
 from rollax.networks.critics import get_action_mask, masked_action
 from rollax.networks.policy_heads import make_categorical, select_action_mask
@@ -64,11 +65,13 @@ class ExplorationState(NamedTuple):
             for discrete parts.
         steps: Number of steps taken, saturating at 2^30, int32 `[]`.
         memory: Memory (recurrent state) of the policy.
+        held: Noise weights of gSDE, or None for another policy.
     """
 
     noise: Any
     steps: jax.Array
     memory: Any
+    held: HeldNoise | None = None
 
 
 def init_exploration(
@@ -171,8 +174,8 @@ def random_action(space: Space, obs: Observation, noise: PyTree, key: jax.Array)
 def _uniform_in_ball(noise: jax.Array) -> jax.Array:
     """Transform standard normal noise `[d]` to a uniform sample of the unit ball.
 
-    The direction is that of the noise. The d-th power of the norm of the sample is the distribution
-    function of |noise|^2, a chi-square variable with d degrees of freedom.
+    The sample has the direction of the noise and the norm F(|noise|^2)^(1/d), where F is the
+    distribution function of the chi-square distribution with d degrees of freedom.
     """
     square = jnp.sum(noise**2)
     norm = jax.scipy.special.gammainc(noise.size / 2, square / 2) ** (1 / noise.size)

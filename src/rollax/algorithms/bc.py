@@ -25,7 +25,13 @@ from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.learning import normalization, train_state
 from rollax.learning.freezing import check_frozen_parts
-from rollax.learning.optimizers import OptimizerName, ScheduleName, make_optimizer, scheduled_rate
+from rollax.learning.optimizers import (
+    OptimizerName,
+    ScheduleName,
+    make_optimizer,
+    rate_metric,
+    scheduled_rate,
+)
 from rollax.learning.train_state import TrainState
 from rollax.networks.interop.network_checks import check_actor_critic
 from rollax.networks.network import Network
@@ -51,9 +57,9 @@ class BCConfig:
     """
     normalize_observations: bool = static_field(False)
     """(static) Normalize observations by the mean and variance of the demonstrations."""
-    optimizer: OptimizerName = static_field("adam")
+    optimizer: OptimizerName = static_field("adam", takes_function=True)
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
-    learning_rate_schedule: ScheduleName = static_field("linear")
+    learning_rate_schedule: ScheduleName = static_field("linear", takes_function=True)
     """(static) Shape of the change of the learning rate over training."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or actor.head."""
@@ -186,7 +192,8 @@ def bc(
         finite = check_finite(
             None, jnp.zeros(()), None, rows["loss"], train.network, on_policy=False
         )
-        values["learning_rate"] = scheduled_rate(config, config.learning_rate, progress)
+        rate = scheduled_rate(config, config.learning_rate, progress)
+        values |= rate_metric(config, rate)
         state = state._replace(key=key, train=train, updates=state.updates + 1)
         return state, Metrics(values, finite=finite)
 
@@ -250,6 +257,10 @@ def init_state(
 def check_sizes(config: BCConfig, steps: DemonstrationSteps | None) -> None:
     """Check that minibatches consist of whole sequences.
 
+    Args:
+        config: Settings of the algorithm.
+        steps: Demonstrated steps `[M, ...]`, or None to check only the settings.
+
     Raises:
         UsageError: If `sequence_length` does not divide `batch_size`, or is larger than the number
             of demonstrated steps.
@@ -304,7 +315,16 @@ def learn(
 
 
 def sample_sequences(config: BCConfig, steps: DemonstrationSteps, key: jax.Array) -> BCBatch:
-    """Sample sequences `[L, B, ...]` of the demonstrations, uniformly with replacement."""
+    """Sample sequences of the demonstrations, uniformly with replacement.
+
+    Args:
+        config: Settings with `batch_size` (steps in all sequences) and `sequence_length` L.
+        steps: Demonstrated steps, `[M, ...]`.
+        key: Random key.
+
+    Returns:
+        The sequences, `[L, B, ...]`.
+    """
     length = config.sequence_length
     last = len(steps.reward) - length
     first = jax.random.randint(key, (config.batch_size // length,), 0, last + 1)

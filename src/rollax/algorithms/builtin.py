@@ -30,7 +30,7 @@ RECURRENT_Q_NETWORK = NetworkReference(
     "rollax.networks.q_networks", "RecurrentQNetworkConfig", "recurrent_q_network"
 )
 STOCHASTIC_ACTOR_CRITICS = NetworkReference(
-    "rollax.networks.critics", "ActorCriticsConfig", "make_stochastic_actor_critics"
+    "rollax.networks.critics", "StochasticActorCriticsConfig", "make_stochastic_actor_critics"
 )
 DETERMINISTIC_ACTOR_CRITICS = NetworkReference(
     "rollax.networks.critics", "ActorCriticsConfig", "make_deterministic_actor_critics"
@@ -144,6 +144,7 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         "temperature",
         network=STOCHASTIC_ACTOR_CRITICS,
         derive_settings="derive_replay",
+        check="check_fixed_std",
         adapt_to_host="use_one_cycle_per_update",
         derive_signals="watch_entropy_of_normalized_actions",
         demonstrations="optional",

@@ -60,9 +60,7 @@ class ImpalaConfig:
     gradient_accumulation: int = static_field(1)
     """(static) Parts of a minibatch, processed one after the other, per gradient step."""
     num_epochs: int = static_field(4)
-    """(static) Epochs over each rollout for the policy, and for the critic if critic_epochs is
-    0.
-    """
+    """(static) Epochs over each rollout for the policy, and for a critic if critic_epochs is 0."""
     critic_epochs: int = static_field(0, low=0)
     """(static) Epochs over each rollout for a separate critic. 0 uses num_epochs."""
     objective: Literal["gradient", "clipped"] = static_field("gradient")
@@ -81,9 +79,9 @@ class ImpalaConfig:
     """(static) Normalize value targets by running statistics and preserve outputs (PopArt)."""
     sharing: parameter_sharing.Sharing = static_field("all")
     """(static) Which agents share parameters: all, those of the same type, or none."""
-    optimizer: OptimizerName = static_field("adam")
+    optimizer: OptimizerName = static_field("adam", takes_function=True)
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
-    learning_rate_schedule: AdaptiveScheduleName = static_field("linear")
+    learning_rate_schedule: AdaptiveScheduleName = static_field("linear", takes_function=True)
     """(static) Shape of the change of the learning rates. kl adapts them to the KL divergence."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""
@@ -123,6 +121,8 @@ class ImpalaConfig:
     """Exponent of the priorities if prioritized is set. 0 draws uniformly."""
     importance_exponent: float = traced_field(0.4, 0, 1)
     """Initial exponent of the importance weights. It rises linearly to 1 over training."""
+    sde_sample_freq: float = traced_field(0.0, low=0)
+    """Steps between draws of the noise weights of gsde. 0 draws them only at episode starts."""
     target_kl: float = traced_field(float("inf"), low=0)
     """Stop the policy's epochs of an update once the mean KL estimate of an epoch exceeds this
     value."""
@@ -187,8 +187,14 @@ def policy_objective(
 ) -> jax.Array:
     """Return the objective of the policy for each step, which training maximizes.
 
-    Its gradient is that of section 4.2, rho A grad log pi. If `config.objective` is "clipped", the
-    objective is that of PPO.
+    The gradient of the objective is rho A grad log pi (section 4.2). If `config.objective` is
+    "clipped", it is instead the clipped objective of PPO.
+
+    Args:
+        config: Settings of the algorithm.
+        log_prob: Log-probability of each action under the trained policy, log pi, `[L, B]`.
+        log_ratio: Log of the ratio of the trained and the acting policy, `[L, B]`.
+        advantage: Advantages A, `[L, B]`.
     """
     if config.objective == "clipped":
         return losses.clipped_objective(log_ratio, advantage, config.clip)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from rollax import tree
-from rollax.acting import parameter_sharing
+from rollax.acting import held_noise, parameter_sharing
 from rollax.acting.exploration import (
     ExplorationState,
     denormalize_action,
@@ -46,6 +46,7 @@ from rollax.algorithms.replay_updates import (
     add_to_replay,
     anneal_learning_rates,
     example_step,
+    learning_rate_metric,
     select_parts,
     summarize_metrics,
     update_from_replay,
@@ -153,9 +154,9 @@ def init_state(
     check_frozen_parts(config.frozen, agent.network)
     carry = parameter_sharing.initial_carry(groups, agent_fns.initial_carry, agent)
     actor = init_actor(environment, stream_key, config.num_envs, carry)
-    exploring = init_exploration(
-        environment.action_space, noise_key, actor.episode_return.shape, actor.carry
-    )
+    shape = actor.episode_return.shape
+    exploring = init_exploration(environment.action_space, noise_key, shape, actor.carry)
+    exploring = exploring._replace(held=held_noise.init_held_noise(agent.network, shape))
     obs, memory = jax.tree.map(
         lambda x: x[0], flatten_streams(environment, (actor.obs, actor.carry))
     )
@@ -248,7 +249,7 @@ def update(
     cycle, result = jax.lax.scan(body, cycle, jnp.arange(num_cycles))
 
     values, finite = summarize_metrics(result.experience, result.metrics, cycle.agent)
-    values["learning_rate"] = anneal_learning_rates(config, progress).learning_rate
+    values |= learning_rate_metric(config, progress)
     state = state._replace(
         key=key,
         observations=update_observation_statistics(state.observations, result.experience),
@@ -319,7 +320,13 @@ def off_policy(
 def next_rollout_arguments(
     environment: Environment, agent_fns: AgentFns, state: OffPolicyState
 ) -> RolloutArguments:
-    """Return the arguments of `unroll` for the first cycle of the next update."""
+    """Return the arguments of `unroll` for the first cycle of the next update.
+
+    Args:
+        environment: Environment to act in.
+        agent_fns: Functions of the agent for observations that are not normalized.
+        state: State before the update.
+    """
     fns = with_normalized_observations(agent_fns, state.observations)
     progress = state.updates / state.config.total_updates
     policy = make_exploration_policy(environment, fns, state.config, state.agent, progress)
@@ -338,9 +345,16 @@ def make_exploration_policy(
 ) -> PolicyFn:
     """Build the policy that acts in training.
 
-    Its actions are random for the first `warmup` frames, and then come from `fns.explore`. Its
-    memory is an `ExplorationState`. Its extras are the normalized action, which is stored for
-    learning.
+    The policy takes random actions for the first `warmup` frames, and then those of `fns.explore`.
+    Its carry is an `ExplorationState`. Its extra output is the normalized action, which the replay
+    buffer stores.
+
+    Args:
+        environment: Environment with the action space.
+        fns: Functions of the agent.
+        config: Settings of the algorithm.
+        agent: State of the agent.
+        progress: Completed fraction of training, from 0 to 1.
     """
     space = environment.action_space
 
@@ -353,11 +367,12 @@ def make_exploration_policy(
             if carry.noise is None
             else sample_noise(carry.noise, noise_key, config.noise_correlation)
         )
+        held, explore_key = held_noise.next_key(carry.held, reset, explore_key, config)
         memory = tree.where(reset, fns.initial_carry(agent), carry.memory)
         action, memory = fns.explore(agent, config, obs, memory, noise, explore_key, progress)
         is_random = carry.steps.astype(jnp.float32) * config.num_envs < config.warmup
         action = tree.where(is_random, random_action(space, obs, noise, random_key), action)
-        exploring = ExplorationState(noise, jnp.minimum(carry.steps + 1, 2**30), memory)
+        exploring = ExplorationState(noise, jnp.minimum(carry.steps + 1, 2**30), memory, held)
         return exploring, denormalize_action(space, action), action
 
     return parameter_sharing.make_policy(

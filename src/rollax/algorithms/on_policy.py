@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from rollax import tree
-from rollax.acting import parameter_sharing
+from rollax.acting import held_noise, parameter_sharing
 from rollax.acting.streams import (
     ActorState,
     Experience,
@@ -29,7 +29,7 @@ from rollax.acting.streams import (
 from rollax.algorithm import Algorithm, FiniteChecks, Metrics, make_placement
 from rollax.environments.environment import Environment
 from rollax.learning import losses, minibatches, train_state
-from rollax.learning.optimizers import ScheduleConfig
+from rollax.learning.optimizers import ScheduledOptimizerConfig, rate_metric
 from rollax.learning.returns import AdvantageEstimates
 from rollax.learning.train_state import TrainState
 from rollax.networks.network import Network
@@ -195,9 +195,10 @@ def learn_by_group(
         The state after the update and its metrics.
     """
     config, actor = state.config, rollout.actor
+    rollout = held_noise.remove_from_rollout(rollout)
     groups = parameter_sharing.make_agent_groups(environment, config.sharing)
     end = RolloutEnd(
-        carry=flatten_streams(environment, actor.carry),
+        carry=flatten_streams(environment, rollout.actor.carry),
         obs=flatten_streams(environment, actor.obs),
         agent_done=flatten_streams(environment, actor.agent_done),
         discounted_return=state.discounted_return,
@@ -226,7 +227,7 @@ def learn_by_group(
 
 
 def finish_update(
-    config: ScheduleConfig,
+    config: ScheduledOptimizerConfig,
     progress: jax.Array,
     train: TrainState,
     rollout: Experience,
@@ -258,7 +259,8 @@ def finish_update(
         rollout, estimates.advantage, estimates.target, metrics["loss"], parameters, prediction
     )
     rate = train_state.current_rate(train, config, progress)
-    return LearnResult(train, discounted_return, metrics | more | {"learning_rate": rate}, finite)
+    values = metrics | more | rate_metric(config, rate)
+    return LearnResult(train, discounted_return, values, finite)
 
 
 def on_policy(
@@ -305,6 +307,7 @@ def on_policy(
 
     def training_policy(state: OnPolicyState) -> PolicyFn:
         sampler = make_sampler(state.config, state.updates / state.config.total_updates)
+        sampler = held_noise.add_to_sampler(sampler, state.config, state.actor.carry)
         return parameter_sharing.make_policy(agent_groups(state), sampler, state.train)
 
     def act(
@@ -376,7 +379,7 @@ def init_state(
     optimizers = make_optimizers(config, 0.0)
     networks = parameter_sharing.init_groups(groups, make_network, network_key)
     carry = parameter_sharing.initial_carry(
-        groups, lambda network: network.initial_carry(), networks
+        groups, lambda each: held_noise.add_to_carry(each, each.initial_carry()), networks
     )
     actor = init_actor(environment, actor_key, config.num_envs, carry)
 

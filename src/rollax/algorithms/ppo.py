@@ -71,9 +71,9 @@ class PPOConfig:
     """(static) Normalize value targets by running statistics and preserve outputs (PopArt)."""
     sharing: parameter_sharing.Sharing = static_field("all")
     """(static) Which agents share parameters: all, those of the same type, or none."""
-    optimizer: OptimizerName = static_field("adam")
+    optimizer: OptimizerName = static_field("adam", takes_function=True)
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
-    learning_rate_schedule: AdaptiveScheduleName = static_field("linear")
+    learning_rate_schedule: AdaptiveScheduleName = static_field("linear", takes_function=True)
     """(static) Shape of the change of the learning rates. kl adapts them to the KL divergence."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""
@@ -105,6 +105,8 @@ class PPOConfig:
     """Weight of the entropy bonus (c2 of eq. 9)."""
     entropy_final_fraction: float = traced_field(1.0, 0)
     """Final entropy bonus as a fraction of the initial one, annealed linearly."""
+    sde_sample_freq: float = traced_field(0.0, low=0)
+    """Steps between draws of the noise weights of gsde. 0 draws them only at episode starts."""
     target_kl: float = traced_field(float("inf"), low=0)
     """Stop the policy's epochs of an update once the mean KL estimate of an epoch exceeds this
     value."""
@@ -286,8 +288,15 @@ def make_batch(
     """Return the training data of a rollout, `[T, S, ...]`.
 
     Values and targets are normalized with the statistics of the value targets. Advantages are
-    divided by their standard deviation, transformed by `policy_advantage`, and standardized over
-    the rollout if `normalize_advantages` is "batch".
+    divided by the standard deviation of the targets, transformed by `policy_advantage`, and
+    standardized over the rollout if `normalize_advantages` is "batch".
+
+    Args:
+        config: Settings of the algorithm.
+        train: Training state with the statistics of the value targets.
+        rollout: Rollout, `[T, S, ...]`, whose extras contain the values.
+        estimates: Advantages and value targets of the rollout.
+        policy_advantage: Function from advantages `[T, S]` to those of the policy objective.
     """
     mean, std = train_state.value_mean_and_std(train.values)
     advantage = policy_advantage(estimates.advantage / std)

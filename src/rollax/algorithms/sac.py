@@ -87,6 +87,8 @@ class SACConfig(ReplayConfig):
     """Factor applied to rewards."""
     noise_correlation: float = traced_field(0.0, 0, 1)
     """Correlation of the exploration noise between consecutive steps. 0 is white noise."""
+    sde_sample_freq: float = traced_field(0.0, low=0)
+    """Steps between draws of the noise weights of gsde. 0 draws them only at episode starts."""
 
 
 class SACAgent(NamedTuple):

@@ -40,3 +40,17 @@ def check_actor_critic_settings(config: Settings, network: Settings) -> None:
             f"network.shared uses one optimizer for actor and critic, so config.{given[0]} "
             f"({getattr(config, given[0])}) has no effect. Remove one of the two."
         )
+
+
+def check_fixed_std(config: Settings, network: Settings) -> None:
+    """Raise UsageError if the temperature is learned for a policy with a fixed standard deviation.
+
+    The entropy of such a policy hardly changes, so the temperature would grow or shrink without
+    limit.
+    """
+    if network.std == "fixed" and config.learn_temperature:
+        raise UsageError(
+            "config.learn_temperature must be false with network.std fixed, because the policy "
+            "cannot reach the target entropy. Set config.learn_temperature to false, and choose "
+            "config.initial_temperature."
+        )

@@ -24,7 +24,7 @@ from rollax.cli.parsing.dynamic_options import (
     unwrap_single_values,
 )
 from rollax.cli.parsing.shared_options import SharedOptions
-from rollax.config import traced_field_names
+from rollax.config import CUSTOM, traced_field_names
 from rollax.distributed import processes
 from rollax.environments import registry
 from rollax.errors import UsageError
@@ -34,7 +34,7 @@ from rollax.training.options import RunOptions
 from rollax.training.presets import Preset, example_environment, load_preset
 from rollax.training.result import Result
 from rollax.training.run_folder import layout
-from rollax.training.spec import CUSTOM, DEFAULT_TOTAL_STEPS, get_algorithm_entry
+from rollax.training.spec import DEFAULT_TOTAL_STEPS, get_algorithm_entry
 from rollax.types import Record, SettingValues
 from rollax.user_input.coercion import field_types
 from rollax.user_input.settings_validation import resolve_settings, validate_settings

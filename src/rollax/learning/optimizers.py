@@ -11,8 +11,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rollax.config import UserFunction
+from rollax.errors import UsageError
 from rollax.learning.freezing import FreezingConfig, freeze_parts
 from rollax.types import Scalar
+from rollax.user_input.coercion import format_value
 
 OptimizerName = Literal[
     "adam", "adabelief", "amsgrad", "lamb", "lion", "muon", "nadam", "radam", "rmsprop", "sgd"
@@ -32,9 +35,13 @@ class ScheduleConfig(Protocol):
     @property
     def learning_rate_final_fraction(self) -> Scalar: ...
     @property
-    def learning_rate_schedule(self) -> AdaptiveScheduleName: ...
+    def learning_rate_schedule(self) -> AdaptiveScheduleName | UserFunction: ...
     @property
     def learning_rate_warmup_fraction(self) -> Scalar: ...
+    @property
+    def total_updates(self) -> Scalar: ...
+    @property
+    def steps_per_update(self) -> int: ...
 
 
 @runtime_checkable
@@ -50,13 +57,18 @@ class OptimizerConfig(FreezingConfig, Protocol):
     """Settings of an optimizer, without its learning rate."""
 
     @property
-    def optimizer(self) -> OptimizerName: ...
+    def optimizer(self) -> OptimizerName | UserFunction: ...
     @property
     def weight_decay(self) -> Scalar: ...
     @property
     def adam_epsilon(self) -> Scalar: ...
     @property
     def max_grad_norm(self) -> Scalar: ...
+
+
+@runtime_checkable
+class ScheduledOptimizerConfig(OptimizerConfig, ScheduleConfig, Protocol):
+    """Settings of an optimizer and its learning rate."""
 
 
 def linear_schedule(
@@ -83,18 +95,46 @@ def scheduled_rate(
 ) -> jax.Array:
     """Return a learning rate at the current progress.
 
-    During the warm-up, the scheduled rate is multiplied by the completed fraction of the warm-up.
+    During the warm-up, the scheduled rate is multiplied by the completed fraction of the warm-up. A
+    schedule function returns the learning rate of all optimizers at the current environment step.
 
     Args:
         config: Settings of the schedule.
         rate: Learning rate without schedule.
         progress: Completed fraction of training, from 0 to 1.
     """
+    if isinstance(config.learning_rate_schedule, UserFunction):
+        schedule_fn = config.learning_rate_schedule.function
+        updates = jnp.round(jnp.where(progress > 0, progress * config.total_updates, 0.0))
+        steps = updates * config.steps_per_update
+        return jnp.asarray(rate if schedule_fn is None else schedule_fn(steps), jnp.float32)
     schedules = {"linear": linear_schedule, "cosine": cosine_schedule, "kl": linear_schedule}
     schedule = schedules[config.learning_rate_schedule]
     rate = schedule(rate, config.learning_rate_final_fraction, progress)
     warmup = config.learning_rate_warmup_fraction
     return rate * jnp.where(progress < warmup, progress / jnp.maximum(warmup, 1e-12), 1.0)
+
+
+def has_own_rate(config: OptimizerConfig) -> bool:
+    """Return whether the optimizer is an object of optax, which does not use `learning_rate`."""
+    optimizer = config.optimizer
+    return isinstance(optimizer, UserFunction) and isinstance(
+        optimizer.function, optax.GradientTransformation
+    )
+
+
+def rate_metric(config: OptimizerConfig, rate: jax.Array) -> dict[str, jax.Array]:
+    """Return the metric "learning_rate", or no metric if the optimizer does not use the rate."""
+    return {} if has_own_rate(config) else {"learning_rate": rate}
+
+
+def check_adaptive_rate(config: OptimizerConfig, schedule: object) -> None:
+    """Raise UsageError if the learning rate adapts but the optimizer does not use it."""
+    if schedule == "kl" and has_own_rate(config):
+        raise UsageError(
+            "learning_rate_schedule kl requires an optimizer that takes the learning rate. Pass a "
+            "function of it, such as optimizer=lambda learning_rate: optax.lion(learning_rate)."
+        )
 
 
 def adapt_rate_scale(
@@ -103,8 +143,9 @@ def adapt_rate_scale(
     """Return the factor of the learning rates after a minibatch.
 
     The factor is divided by 1.5 if the KL divergence is more than twice `config.learning_rate_kl`,
-    and multiplied by 1.5 if it is less than half of it, but not 0 as before the first gradient step
-    of an update. `learning_rate` times the factor stays between 1e-5 and 1e-2.
+    and multiplied by 1.5 if the KL divergence is less than half of `config.learning_rate_kl`. A KL
+    divergence of 0, as before the first gradient step of an update, does not change the factor.
+    `learning_rate` times the factor stays between 1e-5 and 1e-2.
 
     Args:
         config: Settings of the schedule.
@@ -151,7 +192,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Build the optimizer that the settings select.
 
-    It clips gradients by their global norm, and does not change the frozen parts of the network.
+    It clips gradients by their global norm, and does not change the frozen parts of the network. An
+    optimizer of the user decays weights by `weight_decay` only if it takes the learning rate.
 
     Args:
         config: Settings of the optimizer.
@@ -166,6 +208,12 @@ def make_optimizer(
         Loshchilov and Hutter 2019, arXiv:1711.05101, for weight decay: each step subtracts `rate *
         weight_decay` times the parameters. Adam with weight decay is AdamW.
     """
+    if isinstance(config.optimizer, UserFunction):
+        built = _call_optimizer_function(config.optimizer.function, rate)
+        parts = [_clip_by_norm(config.max_grad_norm), built]
+        if not has_own_rate(config):
+            parts.append(optax.add_decayed_weights(-rate * config.weight_decay))
+        return freeze_parts(optax.chain(*parts), config, progress, path)
     build = _find_optimizer(config.optimizer)
     settings: dict[str, Any] = {"eps": config.adam_epsilon, "weight_decay": 0.0}
     accepted = inspect.signature(build).parameters
@@ -175,6 +223,23 @@ def make_optimizer(
         optax.add_decayed_weights(-rate * config.weight_decay),
     )
     return freeze_parts(optimizer, config, progress, path)
+
+
+def _call_optimizer_function(function: Any, rate: Scalar) -> optax.GradientTransformation:
+    """Return the optimizer that the user passed, or that the function of the user returns.
+
+    Without a function, as in a run that is only read, the optimizer has no state.
+    """
+    if function is None:
+        return optax.identity()
+    optimizer = function if isinstance(function, optax.GradientTransformation) else function(rate)
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise UsageError(
+            "optimizer must return an optimizer of optax for a learning rate, got "
+            f"{format_value(optimizer)}. Pass a function such as lambda learning_rate: "
+            "optax.lion(learning_rate)."
+        )
+    return optimizer
 
 
 def _find_optimizer(name: OptimizerName) -> Callable[..., optax.GradientTransformation]:

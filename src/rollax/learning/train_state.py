@@ -16,12 +16,14 @@ from rollax import tree
 from rollax.acting.streams import Experience
 from rollax.errors import UsageError
 from rollax.learning import minibatches, normalization
-from rollax.learning.freezing import FreezingConfig, check_frozen_parts
+from rollax.learning.freezing import check_frozen_parts
 from rollax.learning.optimizers import (
     AdaptiveScheduleConfig,
     OptimizerConfig,
     ScheduleConfig,
+    ScheduledOptimizerConfig,
     adapt_rate_scale,
+    check_adaptive_rate,
     make_optimizer,
     scheduled_rate,
 )
@@ -72,7 +74,7 @@ class NormalizationConfig(Protocol):
 
 
 @runtime_checkable
-class ActorCriticConfig(NormalizationConfig, FreezingConfig, ScheduleConfig, Protocol):
+class ActorCriticConfig(NormalizationConfig, ScheduledOptimizerConfig, Protocol):
     """Settings of an actor-critic that can normalize its values and freeze parts."""
 
     @property
@@ -161,6 +163,7 @@ def init_actor_critic(
             `config.frozen` contains an unknown part or all parameters.
     """
     check_frozen_parts(config.frozen, network)
+    check_adaptive_rate(config, config.learning_rate_schedule)
     train = init_train_state(network, optimizers, obs, config)
     if config.learning_rate_schedule == "kl":
         train = train._replace(rate_scale=jnp.ones(()))
@@ -362,7 +365,13 @@ def adapt_rates(
 
 
 def current_rate(train: TrainState, config: ScheduleConfig, progress: jax.Array) -> jax.Array:
-    """Return the current learning rate of the policy."""
+    """Return the current learning rate of the policy.
+
+    Args:
+        train: Training state with the factor of an adaptive schedule, if any.
+        config: Settings of the schedule.
+        progress: Completed fraction of training, from 0 to 1.
+    """
     rate = scheduled_rate(config, config.learning_rate, progress)
     return rate if train.rate_scale is None else rate * train.rate_scale
 

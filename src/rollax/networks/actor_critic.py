@@ -91,10 +91,12 @@ class NetworkConfig:
     squash: bool = False
     """Map continuous actions to their bounds by tanh instead of clipping."""
     initial_std: float = 1.0
-    """Initial standard deviation of continuous actions, before squashing."""
+    """Initial standard deviation of continuous actions before squashing, or of each weight of the
+    noise of gsde."""
     std: policy_heads.StdKind = "shared"
     """Standard deviation of continuous actions: learned and equal in all states ("shared"), a
-    function of the state ("state"), or constant ("fixed")."""
+    function of the state ("state"), constant ("fixed"), or that of noise that is linear in the
+    features of the state, with weights that several steps share ("gsde")."""
     agent_id: bool = False
     """Append the index of the agent to observations in multi-agent environments."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -129,6 +131,7 @@ def _make_part_head(
     config: NetworkConfig, inputs: int, space: Space, is_masked: bool, key: jax.Array
 ) -> Any:
     """Return the head for an action space that is not a `Dict` or a `Tuple`."""
+    policy_heads.check_std(config.std, space)
     if isinstance(space, Discrete | MultiDiscrete):
         return policy_heads.CategoricalHead(inputs, space, is_masked, key=key)
     if isinstance(space, Box) and space.dtype.startswith("float"):
@@ -218,5 +221,4 @@ def _check_sizes(config: NetworkConfig) -> None:
             raise ValueError(f"network.{name} must be at least 1, got {getattr(config, name)}.")
     if config.attention < 0:
         raise ValueError(f"network.attention must be at least 0, got {config.attention}.")
-    if not config.initial_std > 0:
-        raise ValueError(f"network.initial_std must be greater than 0, got {config.initial_std}.")
+    policy_heads.check_initial_std(config.initial_std)

@@ -19,7 +19,12 @@ from rollax.networks.policy_heads import (
     MAX_LOG_STD,
     MIN_LOG_STD,
     CategoricalHead,
+    StdKind,
+    check_initial_std,
+    check_std,
     make_joint_head,
+    make_latent_noise,
+    split_std,
 )
 from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete, Space, list_parts, make_zeros
 from rollax.types import Action, Observation
@@ -139,19 +144,32 @@ class TanhHead(eqx.Module):
 
 
 class TanhGaussianHead(eqx.Module):
-    """Head that returns a squashed normal distribution with state-dependent mean and std.
+    """Head that returns a squashed normal distribution.
 
     Attributes:
-        layer: Linear layer, whose outputs are the mean and the log standard deviation.
+        layer: Linear layer, whose outputs are the mean and, if `std` is "state", the log standard
+            deviation.
         space: Space of normalized actions, as returned by `spaces.normalize_space`.
+        std: Computation of the standard deviation (`policy_heads.split_std`).
+        initial_std: Initial standard deviation, or that of each weight of the noise of gSDE.
+        log_std: Its logarithm if it is a learned parameter ("shared" or "gsde"), otherwise None.
     """
 
     layer: Linear
     space: Box | Ball = eqx.field(static=True)
+    std: StdKind = eqx.field(static=True, default="state")
+    initial_std: float = eqx.field(static=True, default=1.0)
+    log_std: jax.Array | None = None
 
     def __call__(self, features: jax.Array, obs: Observation) -> distributions.SquashedPolicy:
-        mean, log_std = jnp.split(self.layer(features), [math.prod(self.space.shape)])
-        return make_squashed_policy(mean, log_std, self.space, obs)
+        size, shape, noise_scale = math.prod(self.space.shape), std_shape(self.space), None
+        start = self.log_std
+        if start is None:
+            start = jnp.full(shape, math.log(self.initial_std), jnp.float32)
+        mean, log_std = split_std(self.layer(features), start, size, self.std)
+        if self.std == "gsde":
+            log_std, noise_scale = make_latent_noise(features, log_std)
+        return _squash(mean, log_std, self.space, obs, noise_scale)
 
 
 def squash_action(raw_action: jax.Array, space: Box | Ball, obs: Observation) -> jax.Array:
@@ -194,11 +212,24 @@ def make_squashed_policy(
         The distribution.
     """
     log_std = jnp.clip(log_std, MIN_LOG_STD, MAX_LOG_STD)
-    mean, log_std = mean.reshape(space.shape), log_std.reshape(std_shape(space))
+    return _squash(mean, log_std.reshape(std_shape(space)), space, obs)
+
+
+def _squash(
+    mean: jax.Array,
+    log_std: jax.Array,
+    space: Box | Ball,
+    obs: Observation,
+    noise_scale: jax.Array | None = None,
+) -> distributions.SquashedPolicy:
+    """Return the distribution of `make_squashed_policy`, without a bound of `log_std`."""
+    mean = mean.reshape(space.shape)
     if isinstance(space, Ball):
         return distributions.RadiallySquashedGaussian(mean, log_std, space)
     legal = get_action_mask(obs)
-    return distributions.SquashedGaussian(distributions.Gaussian(mean, log_std, space, legal))
+    return distributions.SquashedGaussian(
+        distributions.Gaussian(mean, log_std, space, legal, noise_scale)
+    )
 
 
 class ActorCritics(eqx.Module):
@@ -227,6 +258,19 @@ class ActorCriticsConfig:
     """Size of the embedding vector per symbol of a grid."""
 
 
+@dataclasses.dataclass(frozen=True)
+class StochasticActorCriticsConfig(ActorCriticsConfig):
+    """Architecture of a stochastic policy and critics."""
+
+    std: StdKind = "state"
+    """Standard deviation of continuous actions: learned and equal in all states ("shared"), a
+    function of the state ("state"), constant ("fixed"), or that of noise that is linear in the
+    features of the state, with weights that several steps share ("gsde")."""
+    initial_std: float = 1.0
+    """Initial standard deviation of continuous actions before squashing, or of each weight of the
+    noise of gsde."""
+
+
 def make_deterministic_actor_critics(
     environment: Environment, config: ActorCriticsConfig, key: jax.Array
 ) -> ActorCritics:
@@ -253,7 +297,7 @@ def make_deterministic_actor_critics(
 
 
 def make_stochastic_actor_critics(
-    environment: Environment, config: ActorCriticsConfig, key: jax.Array
+    environment: Environment, config: StochasticActorCriticsConfig, key: jax.Array
 ) -> ActorCritics:
     """Return a stochastic policy and critics.
 
@@ -270,26 +314,37 @@ def make_stochastic_actor_critics(
 
     Raises:
         UsageError: If a continuous part of the action space is neither a `Ball` nor a bounded
-            `Box`, the discrete parts have too many joint choices, or a size in the config is below
-            1.
+            `Box`, the discrete parts have too many joint choices, a size in the config is below 1,
+            or `std` or `initial_std` is not valid.
     """
+    check_initial_std(config.initial_std)
     mask = list_parts(environment.observation_space).get("action_mask")
 
     def make_head(inputs: int, key: jax.Array) -> Any:
-        make_part_head = functools.partial(_make_stochastic_head, inputs)
+        make_part_head = functools.partial(_make_stochastic_head, config, inputs)
         return make_joint_head(environment.action_space, mask, make_part_head, key)
 
     return _make_actor_critics(environment, config, make_head, key)
 
 
 def _make_stochastic_head(
-    inputs: int, space: Space, is_masked: bool, key: jax.Array
+    config: StochasticActorCriticsConfig,
+    inputs: int,
+    space: Space,
+    is_masked: bool,
+    key: jax.Array,
 ) -> CategoricalHead | TanhGaussianHead:
+    check_std(config.std, space)
     if isinstance(space, Discrete | MultiDiscrete):
         return CategoricalHead(inputs, space, is_masked, key=key)
     space = normalize_space(space)
-    outputs = math.prod(space.shape) + math.prod(std_shape(space))
-    return TanhGaussianHead(Linear(inputs, outputs, key, 0.01), space)
+    size, shape = math.prod(space.shape), std_shape(space)
+    layer = Linear(inputs, size + math.prod(shape) * (config.std == "state"), key, 0.01)
+    log_std = None
+    if config.std in ("shared", "gsde"):
+        shape = (inputs, *shape) if config.std == "gsde" else shape
+        log_std = jnp.full(shape, math.log(config.initial_std), jnp.float32)
+    return TanhGaussianHead(layer, space, config.std, config.initial_std, log_std)
 
 
 def _make_actor_critics(

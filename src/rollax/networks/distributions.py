@@ -95,14 +95,23 @@ class Gaussian(eqx.Module):
 
     Log-density and entropy are those of u. They exclude dimensions where `legal` is false, and the
     action is 0 in these dimensions.
+
+    With `noise_scale`, a sample is a linear function of features, with random weights that depend
+    only on the key (gSDE, Raffin et al. 2021, arXiv:2005.05719): u_j = mean_j + sum_i
+    noise_scale_ij W_ij with W ~ N(0, 1). Samples with one key have the same weights in all states.
+    `log_std` is that of the sum.
     """
 
     mean: Float[Array, "*shape"]
     log_std: Float[Array, "*shape"]
     space: Box = eqx.field(static=True)
     legal: Bool[Array, "*shape"] | None = None
+    noise_scale: Float[Array, " n *shape"] | None = None
 
     def sample(self, key: PRNGKeyArray) -> jax.Array:
+        if self.noise_scale is not None:
+            weights = jax.random.normal(key, self.noise_scale.shape, self.mean.dtype)
+            return self.mean + jnp.sum(self.noise_scale * weights, axis=0)
         return self.transform_noise(jax.random.normal(key, self.mean.shape, self.mean.dtype))
 
     def transform_noise(self, noise: jax.Array) -> jax.Array:
@@ -383,7 +392,8 @@ def transform_noise(
         policy: Policy.
         noise: Standard normal noise with the structure and shapes of the action, and None for
             discrete parts.
-        key: Random key of the discrete parts.
+        key: Random key of the discrete parts, and of policies with a `noise_scale`, which do not
+            use `noise`.
 
     Returns:
         The raw action, a sample of the policy.
@@ -392,4 +402,6 @@ def transform_noise(
         return policy.sample(key)
     if isinstance(policy, JointDistribution):
         return policy.transform_noise(noise, key)
+    if isinstance(policy, SquashedGaussian) and policy.base.noise_scale is not None:
+        return policy.sample(key)
     return policy.transform_noise(noise)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rollax.errors import UsageError
 from rollax.networks import distributions
 from rollax.networks.layers import Head, make_orthogonal_linear
 from rollax.spaces import (
@@ -24,10 +25,12 @@ from rollax.spaces import (
 )
 from rollax.types import Observation
 
-StdKind = Literal["shared", "state", "fixed"]
+StdKind = Literal["shared", "state", "fixed", "gsde"]
 # Bounds of a log standard deviation that depends on the state, as in pytorch_sac (Yarats and
 # Kostrikov 2020) and CleanRL. Haarnoja et al. 2018 use -20 ... 2 in their code.
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
+# Added to the variance of noise that is linear in features, as in Stable-Baselines3.
+MIN_LATENT_VARIANCE = 1e-6
 
 
 class StdOutput(NamedTuple):
@@ -65,6 +68,7 @@ def make_gaussian(
     space: Box,
     squash: bool,
     action_mask: jax.Array | None = None,
+    noise_scale: jax.Array | None = None,
 ) -> distributions.Gaussian | distributions.SquashedGaussian:
     """Return a normal distribution over a box.
 
@@ -74,12 +78,14 @@ def make_gaussian(
         space: The action space.
         squash: Map actions to their bounds by tanh instead of clipping.
         action_mask: Mask of the legal dimensions, or None.
+        noise_scale: Factors of random weights whose sum is the noise, or None for independent noise
+            (`distributions.Gaussian`).
 
     Returns:
         The distribution.
     """
     legal = None if action_mask is None else jnp.asarray(action_mask, bool)
-    gaussian = distributions.Gaussian(mean.reshape(space.shape), log_std, space, legal)
+    gaussian = distributions.Gaussian(mean.reshape(space.shape), log_std, space, legal, noise_scale)
     return distributions.SquashedGaussian(gaussian) if squash else gaussian
 
 
@@ -91,16 +97,57 @@ def split_std(outputs: jax.Array, log_std: jax.Array, size: int, std: StdKind) -
             `std` is "state".
         log_std: Log standard deviation, a parameter of the head.
         size: Number of elements of the mean.
-        std: "shared" learns `log_std`, "fixed" does not change it, and "state" adds the outputs to
-            it and clips the sum to the range from `MIN_LOG_STD` to `MAX_LOG_STD`.
+        std: "shared" and "gsde" learn `log_std`, "fixed" does not change it, and "state" adds the
+            outputs to it and clips the sum to the range from `MIN_LOG_STD` to `MAX_LOG_STD`.
     """
-    if std == "shared":
+    if std in ("shared", "gsde"):
         return StdOutput(outputs, log_std)
     constant = jax.lax.stop_gradient(log_std)
     if std == "fixed":
         return StdOutput(outputs, constant)
     offset = outputs[size:].reshape(log_std.shape)
     return StdOutput(outputs[:size], jnp.clip(constant + offset, MIN_LOG_STD, MAX_LOG_STD))
+
+
+class LatentNoise(NamedTuple):
+    """Noise that is linear in features: its log standard deviation, and the factors of weights."""
+
+    log_std: jax.Array
+    noise_scale: jax.Array
+
+
+def make_latent_noise(features: jax.Array, log_std: jax.Array) -> LatentNoise:
+    """Return the noise of generalized state-dependent exploration (gSDE).
+
+    The noise of an action is the product of the features z and a matrix of weights ~ N(0, sigma^2),
+    so its variance is sum_i z_i^2 sigma_ij^2. The features receive no gradient from the noise, and
+    1e-6 is added to the variance, as in Stable-Baselines3.
+
+    Args:
+        features: Features z `[n]`.
+        log_std: Log standard deviations sigma of the weights, `[n, *shape of the action]`.
+
+    References:
+        Raffin et al. 2021, Smooth exploration for robotic reinforcement learning, arXiv:2005.05719.
+    """
+    latent = jax.lax.stop_gradient(features).reshape(-1, *[1] * (log_std.ndim - 1))
+    scale = latent * jnp.exp(log_std)
+    return LatentNoise(0.5 * jnp.log(jnp.sum(scale**2, axis=0) + MIN_LATENT_VARIANCE), scale)
+
+
+def check_std(std: StdKind, space: Space) -> None:
+    """Raise UsageError if `std` is "gsde" and a part of the action is not a `Box`."""
+    if std == "gsde" and not isinstance(space, Box):
+        raise UsageError(
+            f"network.std gsde requires actions that consist of Boxes, got {space}. Remove "
+            "network.std."
+        )
+
+
+def check_initial_std(initial_std: float) -> None:
+    """Raise UsageError if an initial standard deviation is not positive."""
+    if not initial_std > 0:
+        raise UsageError(f"network.initial_std must be greater than 0, got {initial_std}.")
 
 
 class CategoricalHead(eqx.Module):
@@ -158,7 +205,8 @@ class GaussianHead(eqx.Module):
             )
         size = math.prod(space.shape) * (2 if std == "state" else 1)
         self.layer = make_orthogonal_linear(inputs, size, key, 0.01)
-        self.log_std = jnp.full(space.shape, np.log(initial_std), jnp.float32)
+        shape = (inputs, *space.shape) if std == "gsde" else space.shape
+        self.log_std = jnp.full(shape, np.log(initial_std), jnp.float32)
         self.space, self.squash, self.is_masked, self.std = space, squash, is_masked, std
 
     def __call__(
@@ -167,7 +215,10 @@ class GaussianHead(eqx.Module):
         mask = obs["action_mask"] if self.is_masked else None
         size = math.prod(self.space.shape)
         mean, log_std = split_std(self.layer(features), self.log_std, size, self.std)
-        return make_gaussian(mean, log_std, self.space, self.squash, mask)
+        noise_scale = None
+        if self.std == "gsde":
+            log_std, noise_scale = make_latent_noise(features, log_std)
+        return make_gaussian(mean, log_std, self.space, self.squash, mask, noise_scale)
 
 
 class BallHead(eqx.Module):
@@ -252,7 +303,7 @@ def make_joint_head(
 
 
 def select_action_mask(obs: Observation, name: str) -> Observation:
-    """Return `{"action_mask": mask}` for one entry of the action, or `{}` without a mask of it.
+    """Return `{"action_mask": mask}` for one entry of the action, or `{}` if it has no mask.
 
     Args:
         obs: Observation.

@@ -159,7 +159,7 @@ class Demonstrations:
             [np.arange(self.lengths[index]) + self.starts[index] for index in indices]
         )
         arrays = {
-            name: values[indices if _counts_episodes(name) else steps]
+            name: values[indices if _has_episode_axis(name) else steps]
             for name, values in self.arrays.items()
         }
         return Demonstrations(arrays, self.metadata)
@@ -255,8 +255,8 @@ def _check_names(arrays: dict[str, np.ndarray]) -> None:
         )
 
 
-def _counts_episodes(name: str) -> bool:
-    """Return whether the first axis of an array is that of the episodes, not of the steps."""
+def _has_episode_axis(name: str) -> bool:
+    """Return whether the first axis of the array `name` counts episodes instead of steps."""
     return name == EPISODE_LENGTHS or name.partition("/")[0] == FINAL_OBSERVATIONS
 
 
@@ -268,7 +268,7 @@ def _check_lengths(demonstrations: Demonstrations) -> None:
             f"{EPISODE_LENGTHS} must be a list of positive integers, got {format_value(lengths)}."
         )
     for name, values in arrays.items():
-        is_of_episodes = _counts_episodes(name)
+        is_of_episodes = _has_episode_axis(name)
         number = len(lengths) if is_of_episodes else int(lengths.sum())
         if values.ndim < 1 or len(values) != number:
             unit = "episodes" if is_of_episodes else "steps"

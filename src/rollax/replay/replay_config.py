@@ -27,9 +27,9 @@ class ReplayConfig:
     """(static) Number of gradient steps per environment step."""
     normalize_observations: bool = static_field(False)
     """(static) Normalize observations by their running mean and variance."""
-    optimizer: OptimizerName = static_field("adam")
+    optimizer: OptimizerName = static_field("adam", takes_function=True)
     """(static) Optimizer of optax. adam with weight_decay is AdamW."""
-    learning_rate_schedule: ScheduleName = static_field("linear")
+    learning_rate_schedule: ScheduleName = static_field("linear", takes_function=True)
     """(static) Shape of the change of the learning rates over training."""
     frozen: tuple[str, ...] = static_field(())
     """(static) Parts of the network that are not trained, such as encoder or critic.head."""

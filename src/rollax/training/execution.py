@@ -1,9 +1,9 @@
 """Training of a run in its folder, including its messages and the handling of interrupts."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
@@ -125,7 +125,10 @@ def run_in_folder(
 
 
 def unwrap_outcome(
-    outcome: RunOutcome, environment: Environment | None, network: NetworkFn | None
+    outcome: RunOutcome,
+    environment: Environment | None,
+    network: NetworkFn | None,
+    functions: Mapping[str, Any],
 ) -> Result:
     """Return the result of a run, or raise KeyboardInterrupt if it was interrupted.
 
@@ -133,11 +136,12 @@ def unwrap_outcome(
         outcome: Outcome of the run.
         environment: Environment object that the user passed, or None.
         network: Network function that the user passed, or None.
+        functions: Functions that the user passed to settings, keyed by name.
 
     Raises:
         KeyboardInterrupt: If an interrupt stopped the run. Its attribute `result` is the result.
     """
-    result = outcome.result._replace(environment=environment, network=network)
+    result = outcome.result._replace(environment=environment, network=network, **functions)
     if not outcome.is_interrupted:
         return result
     folder, steps = result.folder, result.steps

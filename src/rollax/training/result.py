@@ -81,6 +81,9 @@ class Result(NamedTuple):
             result and functions that take the result use it.
         network: Network function that the run was started with, or None. It is used like
             `environment`.
+        optimizer: Optimizer or function that the run was started with, or None. `rollax.resume`
+            uses it.
+        learning_rate_schedule: Schedule function that the run was started with, or None.
     """
 
     folder: Path
@@ -94,6 +97,8 @@ class Result(NamedTuple):
     scores: MemberScores | None = None
     environment: Environment | None = None
     network: NetworkFn | None = None
+    optimizer: Any = None
+    learning_rate_schedule: Any = None
 
     def __repr__(self) -> str:
         return format_repr("Result", **self._facts())
@@ -318,15 +323,21 @@ def accept_result(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that a `Result` provides the keywords `environment` and `network`.
 
     If the first argument is a `Result`, its environment and network are used for keywords that are
-    None or not passed.
+    None or not passed. Its optimizer and schedule are used if the function has these keywords.
     """
-    first = next(iter(inspect.signature(function).parameters))
+    parameters = inspect.signature(function).parameters
+    first = next(iter(parameters))
+    functions = [n for n in ("optimizer", "learning_rate_schedule") if n in parameters]
 
     @functools.wraps(function)
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
         run = arguments[0] if arguments else keywords.get(first)
         if isinstance(run, Result):
-            missing = [name for name in ("environment", "network") if keywords.get(name) is None]
+            missing = [
+                name
+                for name in ("environment", "network", *functions)
+                if keywords.get(name) is None
+            ]
             keywords.update({name: getattr(run, name) for name in missing})
         return function(*arguments, **keywords)
 

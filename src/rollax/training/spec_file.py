@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from rollax.config import traced_field_names
+from rollax.algorithms.registry import AlgorithmEntry
+from rollax.config import CUSTOM, UserFunction, coerce_setting, traced_field_names
 from rollax.errors import UsageError
 from rollax.replay.demonstrations import RunDemonstrations
 from rollax.runtime.printing import escape_control_characters, escape_to_one_line
@@ -18,7 +19,6 @@ from rollax.synonyms.lookup import UnknownSettingError
 from rollax.training.run_folder.files import read_regular_file
 from rollax.training.run_folder.phases import parse_phases
 from rollax.training.spec import (
-    CUSTOM,
     MAX_FRAMES_PER_LINE,
     MAX_UPDATES_PER_LINE,
     RunOptions,
@@ -76,7 +76,10 @@ NEW_CONFIG_DEFAULTS = {
     "discrete_target_entropy": 0.5,
     "learning_rate_kl": 0.01,
     "gradient_accumulation": 1,
+    "sde_sample_freq": 0.0,
 }
+# Settings of networks that run folders of earlier versions may lack. They have their defaults.
+NEW_NETWORK_SETTINGS = ("std", "initial_std")
 # Defaults of keys that run folders of earlier versions lack.
 NEW_KEY_DEFAULTS: Record = {
     "phases": [],
@@ -258,8 +261,9 @@ def parse_spec(document: Record) -> Spec:
     config = validate_settings(parse_section("config", entry.config, section), "config.")
     network = document["network"]
     if network != CUSTOM:
+        section = new_network_defaults(entry) | coerce("network", network, dict[str, Any])
         network = validate_settings(
-            parse_section("network", entry.network_config, network), "network."
+            parse_section("network", entry.network_config, section), "network."
         )
         entry.check(config, network)
     options = parse_section(
@@ -289,6 +293,15 @@ def parse_spec(document: Record) -> Spec:
     check_step_counts(spec)
     _check_intervals(spec)
     return spec
+
+
+def new_network_defaults(entry: AlgorithmEntry) -> dict[str, Any]:
+    """Return the defaults of the settings of a network that earlier versions lack."""
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(entry.network_config)
+        if field.name in NEW_NETWORK_SETTINGS
+    }
 
 
 # Sections with separate checks.
@@ -325,8 +338,12 @@ def parse_section(name: str, settings_class: type, section: object) -> Any:
             )
     fields = [field.name for field in dataclasses.fields(settings_class)]
     _check_keys(f"{name}.", values, fields)
-    types = field_types(settings_class)
-    converted = {field: coerce(f"{name}.{field}", values[field], types[field]) for field in fields}
+    converted = {}
+    for field in dataclasses.fields(settings_class):
+        takes_function = field.metadata.get("takes_function")
+        is_custom = takes_function and values[field.name] == CUSTOM
+        value = UserFunction() if is_custom else values[field.name]
+        converted[field.name] = coerce_setting(f"{name}.{field.name}", value, settings_class, field)
     return resolve_settings(name, settings_class, {}, converted)
 
 

@@ -20,11 +20,11 @@ import jax.extend.core as jex
 import numpy as np
 
 from rollax.algorithm import Algorithm, Carry, Config, Metrics, State
-from rollax.config import DataclassInstance, traced_field_names
+from rollax.config import DataclassInstance, UserFunction, traced_field_names
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.spaces import Space, make_zeros
+from rollax.spaces import Box, Space, list_parts, make_zeros
 from rollax.training.compile import cache, memory_estimate
 from rollax.training.compile import program as programs
 from rollax.training.options import RunOptions
@@ -64,6 +64,7 @@ REMEDIES = {
     "squash": "It applies to continuous actions with bounds. Remove the setting",
     "initial_std": "It applies to continuous actions. Remove the setting",
     "std": "It applies to continuous actions. Remove the setting",
+    "sde_sample_freq": "Remove it or set network.std to gsde",
     "attention": "It applies to observations with a grid. Remove the setting",
     "filters": "It applies to pictures and grids. Remove the setting",
     "embedding": "It applies to grids of symbols. Remove the setting",
@@ -116,6 +117,7 @@ def check_unused_settings(
         _check_options(spec, run_environment, evaluated)
         if dataclasses.is_dataclass(spec.network):
             _check_network_settings(spec, environment)
+            _check_entropy_settings(spec, run_environment)
         _check_static_settings(spec, algorithm, run_environment)
         _check_traced_settings(spec, algorithm, run_environment)
 
@@ -259,6 +261,33 @@ def _check_network_settings(
             _raise_no_effect(f"network.{name}", value, REMEDIES.get(name, "Remove it"))
 
 
+def _check_entropy_settings(spec: Spec, environment: Environment) -> None:
+    """Raise UsageError for the weight of an entropy that is constant.
+
+    The loss, a metric, depends on the weight, so traced programs do not show that it has no effect
+    on the policy.
+    """
+    network = vars(spec.network)
+    if network.get("std") != "fixed" or network.get("squash", True):
+        return
+    if not _is_box(environment.action_space):
+        return
+    passed = {setting.name: setting.value for setting in _list_changed_settings(spec, "config")}
+    for name, value in (passed | spec.sweep | spec.evolve).items():
+        if name in ("entropy_coefficient", "entropy_final_fraction"):
+            _raise_no_effect(
+                f"config.{name}",
+                value,
+                "The entropy of actions with network.std fixed is constant. Remove the setting",
+            )
+
+
+def _is_box(space: Space) -> bool:
+    """Return whether all parts of an action space are `Box`es."""
+    parts = list_parts(space).values()
+    return all(map(_is_box, parts)) if parts else isinstance(space, Box)
+
+
 def _check_static_settings(spec: Spec, algorithm: Algorithm, environment: Environment) -> None:
     """Raise UsageError if a static setting and its default result in the same program."""
     traced = traced_field_names(type(spec.config))
@@ -276,6 +305,7 @@ def _check_static_settings(spec: Spec, algorithm: Algorithm, environment: Enviro
         other = dataclasses.replace(spec.config, **{name: default})
         if (
             name in traced
+            or isinstance(value, UserFunction)
             or name in ALWAYS_EFFECTIVE_SETTINGS
             or other.steps_per_update != spec.config.steps_per_update
         ):
@@ -390,7 +420,7 @@ def _make_update(spec: Spec, algorithm: Algorithm, environment: Environment) -> 
         spec, sweep={}, evolve={}, options=dataclasses.replace(spec.options, seeds=1)
     )
     runner = SimulatorRunner(single, algorithm, algorithm, (environment, environment), state)
-    return Update(runner.learn, (state, runner.abstract))
+    return Update(runner.learn, (state, runner.abstract_recording))
 
 
 class ProgramSignature(NamedTuple):

@@ -5,11 +5,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from rollax.config import MAX_FLOAT32, MAX_INT32, DataclassInstance
+from rollax.config import MAX_FLOAT32, MAX_INT32, DataclassInstance, coerce_setting
 from rollax.errors import UsageError
 from rollax.synonyms.lookup import UnknownSettingError
 from rollax.types import Setting
-from rollax.user_input.coercion import coerce, coerce_dict, field_types, format_value
+from rollax.user_input.coercion import coerce_dict, field_types, format_value
 
 SettingsT = TypeVar("SettingsT", bound=DataclassInstance)
 
@@ -29,8 +29,9 @@ def validate_settings(config: SettingsT, prefix: str = "") -> SettingsT:
     """
     values = {}
     for field in dataclasses.fields(config):
-        hint = field_types(type(config))[field.name]
-        values[field.name] = coerce(f"{prefix}{field.name}", getattr(config, field.name), hint)
+        values[field.name] = coerce_setting(
+            f"{prefix}{field.name}", getattr(config, field.name), type(config), field
+        )
         check_range(f"{prefix}{field.name}", values[field.name], field)
     return dataclasses.replace(config, **values)
 

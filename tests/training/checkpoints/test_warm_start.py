@@ -18,6 +18,7 @@ from rollax.cli.main import main
 from rollax.networks.actor_critic import actor_critic
 from rollax.networks.critics import (
     ActorCriticsConfig,
+    StochasticActorCriticsConfig,
     make_deterministic_actor_critics,
     make_stochastic_actor_critics,
 )
@@ -100,7 +101,9 @@ ACTIONS = {"discrete": Discrete(3), "continuous": Box(-1, 1, (2,))}
 NETWORKS = {
     "actor-critic": lambda env, key: actor_critic(env, HIDDEN, key),
     "td3": lambda env, key: make_deterministic_actor_critics(env, ActorCriticsConfig((8,)), key),
-    "sac": lambda env, key: make_stochastic_actor_critics(env, ActorCriticsConfig((8,)), key),
+    "sac": lambda env, key: make_stochastic_actor_critics(
+        env, StochasticActorCriticsConfig((8,)), key
+    ),
     "dqn": lambda env, key: q_network(env, QNetworkConfig((8,)), key),
 }
 CONTINUOUS = ("td3", "sac")

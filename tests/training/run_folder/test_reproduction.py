@@ -10,9 +10,10 @@ import pytest
 
 import rollax
 from rollax.cli.main import main
+from rollax.config import CUSTOM
 from rollax.training.options import RunOptions
 from rollax.training.run_folder import creation, reproduction
-from rollax.training.spec import CUSTOM, Spec, make_spec
+from rollax.training.spec import Spec, make_spec
 
 
 def spec(algorithm: str = "ppo", environment: str = "gymnax/CartPole-v1", **given: Any) -> Spec:

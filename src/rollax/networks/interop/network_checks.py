@@ -62,7 +62,10 @@ def check_q_network(algorithm: str, environment: Environment, make_network: Netw
 def check_recurrent_q_network(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:
-    """Return `make_network` with a check of `(carry, obs) -> (carry, action values [n])`."""
+    """Return `make_network` with a check of networks with memory that return action values `[n]`.
+
+    The networks must map `(carry, obs)` to `(carry, values)`.
+    """
 
     def check(network: Network) -> None:
         def apply(network: Network, obs: Observation) -> Any:

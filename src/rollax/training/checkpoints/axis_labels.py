@@ -98,9 +98,7 @@ def _label_module(module: PyTree) -> LabeledArrays:
         case GaussianHead():
             shape = module.space.shape
             labels = _label_normal(module.space, "mean", module.std == "state")
-            axes = range(-len(shape), 0)
-            log_std = (AxisLabels(axis, _indices(shape[axis]), False) for axis in axes)
-            return _label_outputs(labels, -2) | {".log_std": tuple(log_std)}
+            return _label_outputs(labels, -2) | {".log_std": _label_actions(shape)}
         case BallHead():
             return _label_outputs(_label_normal(module.space, "ball", module.std == "state"), -2)
         case TanhHead():
@@ -108,7 +106,13 @@ def _label_module(module: PyTree) -> LabeledArrays:
             return _label_outputs(_label_numbers(name, module.space.shape), -1)
         case TanhGaussianHead():
             name = "ball" if isinstance(module.space, Ball) else "mean"
-            return _label_outputs(_label_normal(module.space, name, True), -1)
+            labels = _label_normal(module.space, name, module.std == "state")
+            log_std = (
+                {}
+                if module.log_std is None
+                else {".log_std": _label_actions(std_shape(module.space))}
+            )
+            return _label_outputs(labels, -1) | log_std
         case ActionValuesHead():
             name = "value" if module.advantage is None else "advantage"
             layer = module.value if module.advantage is None else module.advantage
@@ -123,7 +127,7 @@ def _label_encoder(encoder: layers.Encoder) -> LabeledArrays:
     for name, network in encoder.convolutions.items():
         first = network.layers[0]
         channels = first.weight.shape[-1] // first.kernel**2
-        kind = _kind_of(layers.encoded_parts(encoder.space)[name])
+        kind = _value_kind(layers.encoded_parts(encoder.space)[name])
         patch = _label_numbers(f"patch of {kind}", (first.kernel, first.kernel, channels))
         path = f".convolutions[{name!r}].layers[0].weight"
         found[path] = (AxisLabels(-1, patch, True),)
@@ -179,11 +183,11 @@ def _label_part(
         yield from ((*prefix, d, i) for d, size in enumerate(part.sizes) for i in range(size))
     else:
         for index in np.ndindex(*feature_shape(encoder, name, part)):
-            yield (*prefix, _kind_of(part), *index)
+            yield (*prefix, _value_kind(part), *index)
 
 
-def _kind_of(space: Space) -> str:
-    """Return a name for the scale of the values of a space: encoders divide uint8 by 255."""
+def _value_kind(space: Space) -> str:
+    """Return "pixels" for 8-bit images, which encoders divide by 255, or the type of the space."""
     is_pixels = isinstance(space, Box) and space.dtype == "uint8"
     return "pixels" if is_pixels else type(space).__name__
 
@@ -198,6 +202,11 @@ def _label_choices(space: Discrete | MultiDiscrete) -> tuple[Label, ...]:
 def _label_numbers(name: str, shape: tuple[int, ...]) -> tuple[Label, ...]:
     """Return a label for each element of an array, in row-major order."""
     return tuple((name, *index) for index in np.ndindex(*shape))
+
+
+def _label_actions(shape: tuple[int, ...]) -> tuple[AxisLabels, ...]:
+    """Return the labels of the last axes of an array, which are those of an action."""
+    return tuple(AxisLabels(axis, _indices(shape[axis]), False) for axis in range(-len(shape), 0))
 
 
 def _label_normal(space: Box | Ball, name: str, has_log_std: bool) -> tuple[Label, ...]:

@@ -13,13 +13,14 @@ from pathlib import Path
 import jax
 
 from rollax.algorithm import Algorithm
+from rollax.config import CUSTOM, UserFunction
 from rollax.training.checkpoints import compatibility
 from rollax.training.checkpoints.leaves import LeafChanges, named_leaves
 from rollax.training.checkpoints.summary import CheckpointSummary, LeafRecord
 from rollax.training.checkpoints.warm_start import ArrayMatch, describe_outcomes
 from rollax.training.run_folder import layout
 from rollax.training.run_folder.phases import OPTIMIZER_SETTING, count_phases, undo_phases
-from rollax.training.spec import CUSTOM, Spec, get_algorithm_entry
+from rollax.training.spec import Spec, get_algorithm_entry
 from rollax.training.spec_file import parse_section
 from rollax.types import Record, State
 
@@ -67,7 +68,9 @@ def _with_earlier_structure(spec: Spec, settings: Record) -> Spec:
     name = OPTIMIZER_SETTING.removeprefix("config.")
     if name not in earlier["config"]:
         return spec
-    config = dataclasses.replace(spec.config, **{name: earlier["config"][name]})
+    optimizer = earlier["config"][name]
+    optimizer = UserFunction() if optimizer == CUSTOM else optimizer
+    config = dataclasses.replace(spec.config, **{name: optimizer})
     return dataclasses.replace(spec, config=config)
 
 

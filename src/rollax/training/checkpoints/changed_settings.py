@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import jax
 
 from rollax.algorithm import Config
-from rollax.config import MAX_FLOAT32, DataclassInstance, traced_field_names
+from rollax.config import CUSTOM, MAX_FLOAT32, DataclassInstance, traced_field_names
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
@@ -24,13 +24,7 @@ from rollax.training.checkpoints.leaves import named_leaves
 from rollax.training.compile import cache
 from rollax.training.compile import program as programs
 from rollax.training.run_folder.phases import OPTIMIZER_SETTING, Phase
-from rollax.training.spec import (
-    CUSTOM,
-    Spec,
-    check_varied_settings,
-    get_algorithm_entry,
-    resolve_config,
-)
+from rollax.training.spec import Spec, check_varied_settings, get_algorithm_entry, resolve_config
 from rollax.training.value_ranges import to_plain_value
 from rollax.types import NetworkFn, SettingValues
 from rollax.user_input.coercion import coerce, coerce_dict, format_value
@@ -333,7 +327,10 @@ def _check_fixed_settings(spec: Spec, environment: Environment | None) -> None:
 
 
 def _list_single_changes(spec: Spec, old_spec: Spec) -> dict[str, Spec]:
-    """Return `old_spec` with one change each that may affect shapes, keyed by a description."""
+    """Return one variant of `old_spec` for each changed setting that may affect shapes.
+
+    Each variant has only this change. The keys describe the changes.
+    """
     traced = traced_field_names(type(spec.config))
     changes = {}
     for name in _differing_fields(old_spec.config, spec.config):

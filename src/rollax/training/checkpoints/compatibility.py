@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from rollax.config import user_functions
 from rollax.distributed import processes
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
@@ -33,11 +34,12 @@ from rollax.training.run_folder.layout import (
     WANDB_FOLDER,
 )
 from rollax.training.run_folder.phases import count_phases, undo_phases
-from rollax.training.spec import Spec, resolve_devices
+from rollax.training.spec import Spec, get_algorithm_entry, resolve_devices
 from rollax.training.spec_file import (
     NEW_CONFIG_DEFAULTS,
     NEW_KEY_DEFAULTS,
     NEW_OPTION_DEFAULTS,
+    new_network_defaults,
 )
 from rollax.types import NetworkFn, Record, Setting
 
@@ -125,6 +127,7 @@ def open_checkpoints(folder: Path, spec: Spec) -> Iterator[Checkpoints]:
             options.best_metric,
             options.best_mode,
             spec.best_phase_starts,
+            ignores_optimizer=None in user_functions(spec.config).values(),
         )
     ) as checkpoints:
         yield checkpoints
@@ -180,6 +183,8 @@ def find_start_step(
 def _learning_rate_warnings(spec: Spec, old_spec: Spec, step: int) -> list[str]:
     """Return a warning if a change of the total steps raises an annealed learning rate."""
     if any("learning_rate" in name for phase in spec.phases for name in phase.config_names):
+        return []
+    if user_functions(spec.config):  # the learning rate may not be that of the settings
         return []
     final_fraction = getattr(spec.config, "learning_rate_final_fraction", 1.0)
     end_steps = [
@@ -334,7 +339,11 @@ def _check_same_settings(folder: Path, spec: Spec, checkpoint_settings: Record) 
     """
     settings = undo_phases(layout.persistent_settings(spec), count_phases(checkpoint_settings))
     current = _flatten_settings(settings)
-    new = {"options": NEW_OPTION_DEFAULTS, "config": NEW_CONFIG_DEFAULTS}
+    new = {
+        "options": NEW_OPTION_DEFAULTS,
+        "config": NEW_CONFIG_DEFAULTS,
+        "network": new_network_defaults(get_algorithm_entry(spec.algorithm)),
+    }
     defaults = _flatten_settings(new) | _flatten_settings(NEW_KEY_DEFAULTS)
     saved = {name: value for name, value in defaults.items() if name in current}
     saved |= _flatten_settings(checkpoint_settings)

@@ -23,6 +23,7 @@ from rollax.training.datasets.run_demonstrations import (
 from rollax.training.opponents import copy_stored_opponents
 from rollax.training.run_folder import creation, layout, metric_sinks
 from rollax.training.run_folder.layout import CHECKPOINTS_FOLDER, METRICS_FILE
+from rollax.training.run_folder.reproduction import needs_python
 from rollax.training.spec import Spec
 from rollax.types import NetworkFn, Record, State
 
@@ -47,7 +48,7 @@ def fork_run(folder: Path, kept_settings: Sequence[int], new_folder: Path) -> Sp
             range.
     """
     spec = layout.read_spec(folder)
-    has_objects = spec.own_environment or spec.network == layout.CUSTOM
+    has_objects = needs_python(spec)
     if not spec.sweep or spec.evolve or has_objects or spec.options.opponent_pool_runs:
         raise UsageError(
             f"{folder} must be a sweep without evolution, custom objects or opponent_pool_runs to "

@@ -82,12 +82,12 @@ class CheckpointSaveError(RuntimeError):
 class Checkpoints:
     """Store for the checkpoints of one run in a folder.
 
-    The best checkpoint is that of the current phase, which begins after the last step in
-    `phase_starts`. After every save, the newest checkpoints and the best ones of each phase are
-    kept, and the other checkpoints are deleted. A checkpoint with a nonfinite metric is never the
-    best. Only folders that this class wrote are deleted. Only one process may write to a folder at
-    a time, but other processes may read it. Call `close()` before the program ends, or an
-    unfinished save may be lost.
+    The best checkpoint is selected among the checkpoints of the current phase, which begins after
+    the last step in `phase_starts`. After every save, the newest checkpoints and the best ones of
+    each phase are kept, and the other checkpoints are deleted. A checkpoint with a nonfinite metric
+    is never the best. Only folders that this class wrote are deleted. Only one process may write to
+    a folder at a time, but other processes may read it. Call `close()` before the program ends, or
+    an unfinished save may be lost.
 
     Args:
         folder: Folder of the checkpoints.
@@ -95,7 +95,9 @@ class Checkpoints:
         keep_best: Number of best checkpoints to keep.
         best_metric: Name of the metric that ranks checkpoints.
         best_mode: Whether larger ("max") or smaller ("min") values are better.
-        phase_starts: Steps at which the evaluations of the run changed, in ascending order.
+        phase_starts: Steps at which phases with a separate best checkpoint begin, in ascending
+            order.
+        ignores_optimizer: Whether to read checkpoints without the states of their optimizers.
 
     Raises:
         UsageError: If an argument is out of range.
@@ -109,6 +111,7 @@ class Checkpoints:
         best_metric: str = "return_mean",
         best_mode: Literal["max", "min"] = "max",
         phase_starts: Sequence[int] = (),
+        ignores_optimizer: bool = False,
     ) -> None:
         if keep_last < 1 or keep_best < 0:
             raise UsageError(
@@ -121,6 +124,7 @@ class Checkpoints:
         self._keep_last, self._keep_best = keep_last, keep_best
         self._best_metric, self._sign = best_metric, 1 if best_mode == "max" else -1
         self._phase_starts = list(phase_starts)
+        self._ignores_optimizer = ignores_optimizer
         self._checkpointer = open_checkpointer()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: tuple[int, Future] | None = None
@@ -364,12 +368,12 @@ class Checkpoints:
         """Read the first intact checkpoint, or return None if one is deleted during reading."""
         for step in candidates:
             try:
-                self._restored_summary = self._read_summary(step)
-                changes = change_leaves(self._restored_summary, template)
-                check_same_leaves(self._restored_summary, template, changes)
+                summary = self._restored_summary = self._read_summary(step)
+                changes = change_leaves(summary, template)
+                check_same_leaves(summary, template, changes, self._ignores_optimizer)
                 return step, place_arrays(
-                    self._read_arrays(self._restored_summary),
-                    self._restored_summary.leaves,
+                    self._read_arrays(summary),
+                    summary.leaves,
                     template,
                     changes.replaced,
                 )

@@ -18,6 +18,7 @@ import numpy as np
 from rollax.acting.evaluation import Episodes
 from rollax.acting.opponent_pool import PoolRuns
 from rollax.algorithm import Algorithm, Metrics
+from rollax.config import CUSTOM
 from rollax.environments import registry
 from rollax.environments.capabilities import is_on_host
 from rollax.environments.environment import Environment
@@ -45,13 +46,7 @@ from rollax.training.compile.varied_parameters import (
     with_last_parameters,
 )
 from rollax.training.simulators.runner import SimulatorRunner
-from rollax.training.spec import (
-    CUSTOM,
-    Spec,
-    adapt_to_host,
-    explain_missing_imports,
-    get_algorithm_entry,
-)
+from rollax.training.spec import Spec, adapt_to_host, explain_missing_imports, get_algorithm_entry
 from rollax.types import NetworkFn, PyTree, SettingValues, State
 
 MAX_SEGMENT_CAPACITY = 256
@@ -460,10 +455,10 @@ def _compile_host_program(
     `environments` are those of training and evaluation, and `capacity` is the maximum number of
     updates per call.
     """
-    acts = SimulatorRunner(
+    runner = SimulatorRunner(
         spec, algorithm, functions.algorithm, environments, functions.abstract_state
     )
-    many = spec.num_members > 1
+    has_members = spec.num_members > 1
     begin = jax.jit(functions.algorithm.init)
     evolving_members = _compile_evolve(
         spec, population(algorithm), functions.abstract_state, None, None
@@ -472,19 +467,19 @@ def _compile_host_program(
 
     def compile_run() -> tuple[Any, dict[str, float]]:
         if spec.acts_in_training:
-            return acts.compile(capacity), {}
+            return runner.compile(capacity), {}
         return compile_with_timing(segments, functions.abstract_state, np.int32(0))
 
     training = TrainingPrograms(compile_run, lambda: evolving_members)
 
     def evaluate(state: State, updates: int) -> Episodes:
         key = _evaluation_key(spec, functions, updates)
-        return acts.evaluate(state, list(key) if many else [key])
+        return runner.evaluate(state, list(key) if has_members else [key])
 
     def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
         training.make()
         if spec.acts_in_training:
-            return acts.advance(state, num_updates)
+            return runner.advance(state, num_updates)
         state, metrics = background.execute(training.run, state, np.int32(num_updates))
         return state, _first_rows(metrics, num_updates)
 
@@ -492,7 +487,7 @@ def _compile_host_program(
     return Program(
         algorithm=functions.algorithm,
         environment=environments[1],
-        num_members=spec.num_members if many else None,
+        num_members=spec.num_members if has_members else None,
         abstract_state=functions.abstract_state,
         init=init,
         advance=advance,
@@ -501,7 +496,7 @@ def _compile_host_program(
         capacity=capacity,
         training=training,
         mesh=None,
-        simulators=acts,
+        simulators=runner,
     )
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from rollax.config import CUSTOM, user_functions
 from rollax.environments.capabilities import has_closed_form
 from rollax.environments.environment import Environment
 from rollax.runtime.numerics import overridden_settings
@@ -15,7 +16,7 @@ from rollax.training.console import result_tables
 from rollax.training.console.progress import format_duration
 from rollax.training.evaluation.metrics import format_number
 from rollax.training.result import Result
-from rollax.training.spec import CUSTOM, Spec, get_algorithm_entry
+from rollax.training.spec import Spec, get_algorithm_entry
 from rollax.types import SettingValues
 from rollax.user_input.coercion import format_value
 
@@ -223,7 +224,8 @@ def _list_next_steps(
     is_closed_form = has_closed_form(environment)
     episodes = "" if is_closed_form else " on new episodes"
     has_archive = get_algorithm_entry(spec.algorithm).unit == "evaluations"
-    has_schedule = vars(spec.config).get("learning_rate_final_fraction", 1.0) < 1
+    is_annealed = vars(spec.config).get("learning_rate_final_fraction", 1.0) < 1
+    has_schedule = is_annealed and not user_functions(spec.config)
     schedule = " (restarts the learning-rate schedule)" if has_schedule else ""
     doubled_steps = 2 * spec.total_updates * spec.config.steps_per_update
     steps = [_NextStep(("eval",), "result.evaluate()", f"Evaluate the last policy{episodes}")]
@@ -257,6 +259,9 @@ def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> l
         spec: Specification of the run.
     """
     arguments = _format_arguments(folder, spec)
+    objects = ["the environment"] * spec.own_environment + ["the network"] * (
+        spec.network == CUSTOM
+    )
     if status == "done":
         statements = [
             f"policy = rollax.load({arguments})",
@@ -265,10 +270,11 @@ def describe_python_next_steps(folder: Path | str, status: str, spec: Spec) -> l
     else:
         option = None if status == "stopped" else _find_remedy(status, spec)
         keyword = "" if option is None else f", {option.name}={json.dumps(option.value)}"
+        functions = user_functions(spec.config)
+        arguments += "".join(f", {name}={name}" for name in functions)
         statements = [f"rollax.resume({arguments}{keyword})"]
-    passed = " and ".join(
-        ["the environment"] * spec.own_environment + ["the network"] * (spec.network == CUSTOM)
-    )
+        objects += [f"the {name}" for name in functions]
+    passed = " and ".join(objects)
     condition = f", with {passed} that you passed" if passed else ""
     return [f"  in Python{condition}:", *(f"    {line}" for line in statements)]
 

@@ -91,8 +91,8 @@ class StopRequest:
 def make_interrupt(message: str, result: object) -> KeyboardInterrupt:
     """Return a KeyboardInterrupt with an attribute `result`, for a run that was saved.
 
-    The result is not a subclass, because Python exits with the code of an interrupted process only
-    for KeyboardInterrupt itself.
+    A subclass is not used, because Python exits with the code of an interrupted process only for
+    KeyboardInterrupt itself.
     """
     interrupt = KeyboardInterrupt(message)
     vars(interrupt)["result"] = result

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import yaml
 
+from rollax.config import CUSTOM, UserFunction
 from rollax.distributed import processes
 from rollax.environments.suites.table import list_suite_packages
 from rollax.errors import UsageError
@@ -36,7 +37,7 @@ from rollax.training.run_folder.files import (
     read_regular_file,
     write_atomically,
 )
-from rollax.training.spec import CUSTOM, Spec
+from rollax.training.spec import Spec
 from rollax.training.spec_file import parse_spec, read_yaml_document
 from rollax.user_input.coercion import format_value
 from rollax.version import __version__
@@ -348,6 +349,6 @@ def _to_plain_values(value: object) -> Any:
         return [_to_plain_values(v) for v in value]
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, Path):
+    if isinstance(value, Path | UserFunction):
         return str(value)
     return value

@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rollax.config import DataclassInstance
+from rollax.config import CUSTOM, DataclassInstance, UserFunction, user_functions
 from rollax.environments import registry
 from rollax.errors import UsageError
 from rollax.training.options import RunOptions
 from rollax.training.presets import Preset, load_preset
-from rollax.training.spec import CUSTOM, DEFAULT_TOTAL_STEPS, Spec, get_algorithm_entry
+from rollax.training.spec import DEFAULT_TOTAL_STEPS, Spec, get_algorithm_entry
 from rollax.types import SettingValues
 from rollax.user_input.settings_validation import resolve_settings, validate_settings
 
@@ -172,7 +172,7 @@ def _is_same(first: object, second: object) -> bool:
 
 def needs_python(spec: Spec) -> bool:
     """Return whether a run uses Python objects that a command cannot express."""
-    return spec.own_environment or spec.network == CUSTOM
+    return spec.own_environment or spec.network == CUSTOM or bool(user_functions(spec.config))
 
 
 def format_train_command(spec: Spec, folder: str, rollax: str = "rollax") -> str:
@@ -263,7 +263,7 @@ def format_train_script(spec: Spec, folder: str) -> str:
     }
     for setting in list_settings(spec):
         prefix, _, name = setting.name.rpartition(".")
-        if setting.is_overridden:
+        if setting.is_overridden and not isinstance(setting.value, UserFunction):
             groups[group_of[prefix]][name] = setting.value
     groups["sweep"] = dict(spec.sweep)
     groups["evolve"] = {
@@ -286,6 +286,9 @@ def format_train_script(spec: Spec, folder: str) -> str:
     lines += (
         ["    network=network,  # the function that was passed"] if spec.network == CUSTOM else []
     )
+    lines += [
+        f"    {name}={name},  # the one that was passed" for name in user_functions(spec.config)
+    ]
     lines += [f"    {name}={_format_literal(values)}," for name, values in groups.items() if values]
     return "\n".join([*lines, ")"])
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from rollax.config import CUSTOM
 from rollax.errors import UsageError
 from rollax.policy import Policy
 from rollax.runtime.numerics import standard_numerics
@@ -13,7 +14,6 @@ from rollax.training.console.progress import format_bytes
 from rollax.training.run_folder.files import read_regular_file, write_output_file
 from rollax.training.run_folder.layout import FIGURES_FOLDER, figures_folder
 from rollax.training.run_folder.tables import find_runs, ignore_message, to_folder_list
-from rollax.training.spec import CUSTOM
 from rollax.types import RunPath
 from rollax.user_input.arguments import coerce_arguments
 from rollax.visualization.plots.figure import read_runs, unused_path

@@ -3,10 +3,11 @@
 import json
 import shlex
 
+from rollax.config import CUSTOM
 from rollax.training.console import messages
 from rollax.training.run_folder import reproduction
 from rollax.training.run_folder.layout import ENVIRONMENT_FILE
-from rollax.training.spec import CUSTOM, Spec
+from rollax.training.spec import Spec
 from rollax.types import JsonValue
 from rollax.visualization.report.html_page import (
     Section,

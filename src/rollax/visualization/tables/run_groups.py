@@ -4,13 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from rollax.config import CUSTOM
 from rollax.errors import UsageError, describe_error
 from rollax.training.run_folder.reproduction import (
     Setting,
     describe_evolving_settings,
     list_settings,
 )
-from rollax.training.spec import CUSTOM, Spec
+from rollax.training.spec import Spec
 from rollax.visualization.plots.figure import read_runs
 from rollax.visualization.plots.learning_curves import Curve, RunCurves, make_curves
 from rollax.visualization.plots.run_merging import group_runs, merge_group

@@ -53,10 +53,10 @@ class AgentSpaces(NamedTuple):
 
     Attributes:
         agents: Agents in the order of `possible_agents`.
-        parts: Common observation space of each part.
+        parts: Observation space of each part, common to all agents, keyed by the name of the part.
         action_space: Common action space.
-        own_actions: Mask of the actions that each agent has, bool `[A, ...]`, or None if
-            observations have no action mask.
+        own_actions: Mask of the actions in each agent's original action space, bool `[A, ...]`, or
+            None if observations have no action mask.
     """
 
     agents: tuple[AgentSpec, ...]

@@ -191,7 +191,7 @@ class ParallelSimulator:
         terminations: Mapping[Hashable, Any],
         truncations: Mapping[Hashable, Any],
     ) -> None:
-        """Set the flags of agents that were in the episode. Others keep those of their end."""
+        """Set the flags of agents that were in the episode. The flags of other agents stay."""
         terminated, truncated = self._terminated.copy(), self._truncated.copy()
         for index in np.flatnonzero(was_active).tolist():
             name = self._names[index]
@@ -356,6 +356,10 @@ def _has_state(environment: SuiteEnvironment) -> bool:
 def read_agent_spaces(environment: SuiteEnvironment, settings: ParallelSettings) -> AgentSpaces:
     """Return the spaces of all agents of a parallel environment.
 
+    Args:
+        environment: Parallel environment.
+        settings: Settings of the conversion.
+
     Raises:
         UsageError: If the environment does not declare its agents, or a space has no counterpart.
     """
@@ -429,9 +433,9 @@ def inspect_environment(
     )
     settings = settings._replace(has_info_masks=has_info_masks)
     simulator = ParallelSimulator(environment, settings, warned_parts)
-    obs = _run(name, "reset", lambda: simulator.reset(0))
+    obs = _call_simulator(name, "reset", lambda: simulator.reset(0))
     action = make_example_action(simulator.spaces, obs)
-    obs = _run(name, "step", lambda: simulator.step(action))[0]
+    obs = _call_simulator(name, "step", lambda: simulator.step(action))[0]
     names = {key for info in simulator.last_infos.values() for key in find_info_names(info or {})}
     return InspectedEnvironment(
         observation_space=_find_observation_space(simulator, obs),
@@ -440,7 +444,7 @@ def inspect_environment(
     )
 
 
-def _run(name: str, method: str, function: Callable[[], Any]) -> Any:
+def _call_simulator(name: str, method: str, function: Callable[[], Any]) -> Any:
     """Call a method of a simulator and convert its exceptions to UsageError."""
 
     def call() -> tuple[Any, SimulatorFaultError | None]:
@@ -456,7 +460,7 @@ def _run(name: str, method: str, function: Callable[[], Any]) -> Any:
 
 
 def make_example_action(spaces: AgentSpaces, obs: Observation) -> Any:
-    """Return a legal action of each agent."""
+    """Return a legal action of each agent, `[A, ...]`, for the observations `obs`."""
     if spaces.own_actions is not None and not isinstance(spaces.action_space, Box):
         return np.argmax(obs[ACTION_MASK], axis=-1).astype(np.int32)
     number = len(spaces.agents)
