@@ -177,6 +177,55 @@ class Shift:
         pass
 
 
+class Pursuit:
+    """Chaser that moves along two axes, and prey that moves along one and leaves when caught.
+
+    Args:
+        bound: Largest absolute value of an action.
+        render_mode: Render mode.
+    """
+
+    possible_agents: tuple[str, ...] = ("chaser_0", "prey_0")
+
+    def __init__(self, bound: float = 2.0, render_mode: str | None = None) -> None:
+        self.bound, self.render_mode = bound, render_mode
+        self.agents: list[str] = []
+        self.distance, self.time = np.zeros(2, np.float32), 0
+        self.random = np.random.default_rng()
+
+    def observation_space(self, agent: str) -> spaces.Box:
+        return spaces.Box(-100.0, 100.0, (2,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Box:
+        size = 1 if agent == "prey_0" else 2
+        return spaces.Box(-self.bound, self.bound, (size,), np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        self.agents, self.time = list(self.possible_agents), 0
+        if seed is not None:  # without a seed, the random numbers continue
+            self.random = np.random.default_rng(seed)
+        self.distance = self.random.normal(size=2).astype(np.float32)
+        return dict.fromkeys(self.agents, self.distance), {}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+        assert list(actions) == self.agents
+        assert all(self.action_space(agent).contains(value) for agent, value in actions.items())
+        self.time += 1
+        moved = np.resize(actions.get("prey_0", 0.0), 2) * [1.0, 0.0] - actions["chaser_0"]
+        self.distance = (self.distance + 0.1 * moved).astype(np.float32)
+        distance = float(np.linalg.norm(self.distance))
+        is_caught, is_over = distance < 0.3, self.time >= 8
+        rewards = {agent: distance * (-1) ** (agent == "chaser_0") for agent in actions}
+        terminated = {agent: is_caught and agent == "prey_0" for agent in actions}
+        truncated = {agent: is_over and not terminated[agent] for agent in actions}
+        obs = dict.fromkeys(actions, self.distance)
+        self.agents = [x for x in actions if not (terminated[x] or truncated[x])]
+        return obs, rewards, terminated, truncated, {}
+
+    def close(self) -> None:
+        pass
+
+
 def make_counters() -> HostedEnvironment:
     """Return the environment of `Counters` on the host."""
     return rollax.from_pettingzoo(ParallelCounters, name="test/counters")
@@ -185,3 +234,8 @@ def make_counters() -> HostedEnvironment:
 def make_shift(**arguments: Any) -> HostedEnvironment:
     """Return `Shift` on the host."""
     return rollax.from_pettingzoo(Shift, name="test/shift", **arguments)
+
+
+def make_pursuit(**arguments: Any) -> HostedEnvironment:
+    """Return `Pursuit` on the host."""
+    return rollax.from_pettingzoo(Pursuit, name="test/pursuit", **arguments)

@@ -12,7 +12,7 @@ import rollax
 from rollax.errors import UsageError
 from rollax.training.run_folder.metric_sinks import read_metrics
 from rollax.visualization.render.render import render
-from support.parallel_worlds import Shift, make_shift
+from support.parallel_worlds import Pursuit, Shift, make_pursuit, make_shift
 
 CONFIG = {
     "num_envs": 4,
@@ -104,3 +104,36 @@ def test_runs_are_resumed(trained: Any) -> None:
 def test_unsupported_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         rollax.train("ppo", make_shift(), total_steps=640, config=CONFIG, **settings)
+
+
+REPLAY = {"num_envs": 2, "warmup": 32, "batch_size": 8, "capacity": 256}
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_continuous_actions_of_different_sizes(algorithm: str, tmp_path: Path) -> None:
+    """Actions are within the bounds of each agent, which `Pursuit` checks."""
+    result = rollax.train(
+        algorithm,
+        make_pursuit(),
+        total_steps=64,
+        config=REPLAY,
+        network={"hidden": (8,)},
+        options={"run_dir": str(tmp_path / "run"), "eval_episodes": 2, "eval_count": 1},
+        quiet=True,
+    )
+    assert {"return_chaser", "return_prey"} <= result.evaluation.keys()
+    policy = rollax.load(result.folder, environment=make_pursuit())
+    world = Pursuit()
+    obs, _ = world.reset(seed=0)
+    actions = policy.predict(obs, begins=True)
+    assert {agent: value.shape for agent, value in actions.items()} == {
+        "chaser_0": (2,),
+        "prey_0": (1,),
+    }
+    world.step(actions)
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_unbounded_actions_are_refused(algorithm: str) -> None:
+    with pytest.raises(UsageError, match="finite bounds .* or use ppo"):
+        rollax.train(algorithm, make_pursuit(bound=np.inf), total_steps=64, config=REPLAY)

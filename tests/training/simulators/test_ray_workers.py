@@ -2,17 +2,20 @@
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+import rollax
 from rollax.errors import UsageError
 from rollax.training.options import RunOptions, WorkerPlacement, parse_workers
 from rollax.training.simulators import runner
 from rollax.training.simulators.restarts import SimulatorError
 from support.counter_simulator import on_host
+from support.parallel_worlds import make_pursuit
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +89,30 @@ def test_a_simulator_that_fails_or_hangs_on_the_cluster(cluster: Any) -> None:
         with pytest.raises(SimulatorError, match=message):
             simulators.step(np.zeros(1, np.int32))
         simulators.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_run_with_agents_on_the_cluster(cluster: Any, tmp_path: Path) -> None:
+    """Agents with continuous actions are trained from replay as in the main process."""
+    finals = [
+        rollax.train(
+            "sac",
+            make_pursuit(),
+            total_steps=64,
+            config={"num_envs": 2, "warmup": 32, "batch_size": 8, "capacity": 256},
+            network={"hidden": (8,)},
+            options={
+                "run_dir": str(tmp_path / str(workers).replace(":", "")),
+                "eval_episodes": 2,
+                "eval_count": 1,
+                "env_workers": workers,
+            },
+            quiet=True,
+        )
+        for workers in (0, "ray:2")
+    ]
+    assert finals[1].status == "done"
+    assert finals[1].evaluation["return_agents"] == finals[0].evaluation["return_agents"]
 
 
 def test_the_option_that_places_workers() -> None:
