@@ -16,7 +16,7 @@ from rollax import tree
 from rollax.algorithms.dqn import DQNAgent, DQNConfig, act, dqn, explore, init_agent, update
 from rollax.environments import make
 from rollax.errors import UsageError
-from rollax.networks.q_networks import QNetworkConfig, q_network
+from rollax.networks.action_values.q_networks import QNetworkConfig, q_network
 from rollax.replay import prioritized
 from rollax.replay.ring import ReplayBatch
 

@@ -19,8 +19,12 @@ from rollax.algorithms.registry import ALGORITHMS
 from rollax.environments import Environment
 from rollax.learning import normalization, train_state
 from rollax.networks import NetworkConfig, actor_critic
+from rollax.networks.action_values.q_networks import (
+    QNetworkConfig,
+    RecurrentQNetworkConfig,
+    mask_illegal_values,
+)
 from rollax.networks.critics import StochasticActorCriticsConfig
-from rollax.networks.q_networks import QNetworkConfig, RecurrentQNetworkConfig, mask_illegal_values
 from rollax.spaces import Box, Discrete
 from support.demonstrations import random_demonstrations
 
