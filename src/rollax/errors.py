@@ -36,9 +36,9 @@ class UsageError(ValueError):
 
 
 class UnknownNameError(UsageError):
-    """Error for an unknown name. The message suggests a valid name or lists the valid names.
+    """Error for an unknown name. The message suggests similar names.
 
-    The message suggests similar names. Without similar names, it lists up to 30 names.
+    Without similar names, the message lists up to 30 valid names.
 
     Args:
         kind: Category of the name, such as "environment".

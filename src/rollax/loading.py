@@ -309,8 +309,8 @@ def _restore(folder: Path, run: _OpenRun, checkpoint: str | int) -> _Restored:
         else programs.abstract_population_state(run.spec, run.algorithm)
     )
     with compatibility.open_checkpoints(folder, run.spec) as checkpoints:
-        which = compatibility.parse_checkpoint(checkpoint, checkpoints)
-        step, state, warnings = checkpoints.restore(which, abstract_state)
+        selected = compatibility.parse_checkpoint(checkpoint, checkpoints)
+        step, state, warnings = checkpoints.restore(selected, abstract_state)
         return _Restored(step, state, warnings, checkpoints.summary(step).scores)
 
 
@@ -400,6 +400,11 @@ def warm_start_options(
     init_from: RunPath | Policy | None, checkpoint: str | int | None, strict: bool | None
 ) -> dict[str, Any]:
     """Return the run options of a warm start from the arguments of `rollax.train`.
+
+    Args:
+        init_from: Folder or result of the source run, a policy, or None.
+        checkpoint: Checkpoint of the source run, or None.
+        strict: Whether all arrays must fit, or None for the default.
 
     Raises:
         UsageError: If `checkpoint` is passed together with a policy.

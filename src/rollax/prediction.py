@@ -13,7 +13,7 @@ from rollax import tree
 from rollax.environments.capabilities import capabilities
 from rollax.environments.environment import SpaceConversion
 from rollax.environments.wrappers import AgentId, add_agent_id
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import (
     Dict,
     Discrete,
@@ -133,6 +133,8 @@ def convert_simulator_observation(
     """
     try:
         return validate_observation(space, agents, translation.observation(obs))
+    except UnknownNameError:  # names the agent and similar ones
+        raise
     except UsageError as error:
         raise UsageError(
             f"the observation ({format_value(obs)}: {_describe_arrays(obs)}) must be of "

@@ -280,7 +280,7 @@ def list_values(space: Dict | Tuple, value: PyTree) -> dict[str, Any]:
 
 
 def join_values(space: Dict | Tuple, values: Mapping[str, PyTree]) -> Any:
-    """Return the value of a `Dict` or a `Tuple` with the given entries. Inverts `list_values`."""
+    """Return the value of a `Dict` or a `Tuple` from its entries. This inverts `list_values`."""
     return dict(values) if isinstance(space, Dict) else tuple(values.values())
 
 
@@ -293,7 +293,7 @@ def flatten_space(space: Space, name: str) -> dict[str, Space]:
 
 
 def flatten_value(space: Space, value: PyTree, name: str) -> dict[str, Any]:
-    """Return the arrays of a value of a space, keyed as in `flatten_space`."""
+    """Return the arrays of a value of a space, keyed as in `flatten_space` with the same `name`."""
     if not isinstance(space, Dict | Tuple):
         return {name: value}
     values = list_values(space, value)
@@ -304,7 +304,13 @@ def flatten_value(space: Space, value: PyTree, name: str) -> dict[str, Any]:
 
 
 def unflatten_value(space: Space, arrays: Mapping[str, PyTree], name: str) -> Any:
-    """Return the value of a space with the given arrays. Inverts `flatten_value`."""
+    """Return the value of a space with the given arrays. This inverts `flatten_value`.
+
+    Args:
+        space: Space of the value.
+        arrays: Arrays of the value, keyed as in `flatten_space`.
+        name: Key of the value, or start of the keys of its entries.
+    """
     if not isinstance(space, Dict | Tuple):
         return arrays[name]
     return join_values(

@@ -402,20 +402,35 @@ def test_devices_that_do_not_divide_are_refused(
 
 
 def test_an_interrupt_before_a_run(rollax: Rollax, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C at the start gives exit code 130, one line, and no files."""
+    """Ctrl-C before there is a folder gives exit code 130 and one line that names no command."""
     from rollax import api
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(api, "train", interrupted)
+    monkeypatch.setitem(COMMANDS, "ls", interrupted)
+    for words in (TRAIN, ["ls"]):
+        outcome = rollax(*words)
+        assert (outcome.code, outcome.err) == (130, "error: Interrupted.\n")
+
+
+def test_an_interrupt_in_a_run_names_its_folder(
+    rollax: Rollax, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The second Ctrl-C aborts the run, and the message contains a command that continues it."""
+    from rollax.training import execution
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execution.programs, "compile_program", interrupted)
     outcome = rollax(*TRAIN)
     assert outcome.code == 130
-    assert outcome.err.startswith("error: Interrupted. Run `rollax resume RUN`")
-    assert len(outcome.err.splitlines()) == 1
-    monkeypatch.setitem(COMMANDS, "ls", interrupted)
-    outcome = rollax("ls")
-    assert (outcome.code, outcome.err) == (130, "error: Interrupted.\n")
+    (line,) = [line for line in outcome.err.splitlines() if line.startswith("error:")]
+    assert line.startswith("error: Interrupted. Run `rollax resume ")
+    folder = line.split("`")[1].removeprefix("rollax resume ")
+    assert (tmp_path / folder / "config.yaml").exists()
 
 
 def test_unexpected_errors_have_one_message(

@@ -7,6 +7,7 @@ import pytest
 
 from laws.walk import Walk
 from rollax import Demonstrations, UsageError, make
+from rollax.replay.demonstrations import describe_values_out_of_bounds
 from rollax.spaces import Ball, Box, Dict, Discrete, Tuple
 from support.demonstrations import random_demonstrations
 
@@ -158,3 +159,43 @@ def test_actions_outside_of_a_ball_are_refused() -> None:
     with pytest.raises(UsageError, match="norm of actions must be within Ball"):
         data.to_steps(Walk().observation_space, Ball(2), None)
     data.to_steps(Walk().observation_space, Ball(2, radius=1.2), None)
+
+
+def test_observations_out_of_bounds_are_described() -> None:
+    """The sentence has the array, the range of its values and the declared range."""
+    data, action_space = random_demonstrations(Walk()), Walk().action_space
+
+    def describe(space: Any, **arrays: Any) -> list[str]:
+        changed_data = Demonstrations(data.arrays | arrays)
+        return describe_values_out_of_bounds(
+            changed_data.to_steps(space, action_space, None), space
+        )
+
+    space = Walk().observation_space
+    assert describe(space) == []
+    pixels = np.linspace(0, 255, 54).reshape(18, 3)
+    (sentence,) = describe(space, observations=pixels)
+    assert sentence.startswith(
+        "observations has values from 0 to 255, but the environment declares values from -10 to 10"
+    )
+    (sentence,) = describe(space, final_observations=np.full((5, 3), -12.0))
+    assert "observations has values from -12 to" in sentence
+    columns = Box((-20.0, -20.0, -1.0), (20.0, 20.0, 1.0), (3,))
+    (sentence,) = describe(columns, observations=np.tile([15.0, -15.0, 1.5], (18, 1)))
+    assert sentence.startswith("observations[2] has values from")
+    assert "declares values from -1 to 1" in sentence
+    unbounded = Box(-np.inf, np.inf, (3,))
+    assert describe(unbounded, observations=pixels) == []
+    assert describe(space, observations=np.full((18, 3), 10.00001)) == []  # rounding
+
+
+def test_parts_of_observations_out_of_bounds_have_their_name() -> None:
+    env = Walk()
+    space = Dict({"a": Box(-1.0, 1.0, (3,)), "b": Discrete(2)})
+    data = random_demonstrations(env)
+    arrays = {k: v for k, v in data.arrays.items() if "observations" not in k}
+    for name, number in (("observations", 18), ("final_observations", 5)):
+        arrays |= {f"{name}/a": np.full((number, 3), 2.0), f"{name}/b": np.zeros(number, int)}
+    steps = Demonstrations(arrays).to_steps(space, env.action_space, None)
+    (sentence,) = describe_values_out_of_bounds(steps, space)
+    assert sentence.startswith("observations/a has values from 2 to 2")

@@ -422,8 +422,8 @@ from rollax.cli import main
 from rollax.training.console import progress
 
 class Lines(progress.LineDisplay):
-    def progress(self, done, total, figures):
-        if done >= total / 2:
+    def progress(self, num_done, num_total, metric_texts):
+        if num_done >= num_total / 2:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 progress.LineDisplay = Lines

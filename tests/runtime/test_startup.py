@@ -33,7 +33,7 @@ class Show:
 ("jit(run)", "jit(evaluate)", "jit(init_state)"))]
             print(len(programs), missed, *sorted(large), flush=True)
     def picture(self, make): pass
-    def progress(self, done, total, figures): pass
+    def progress(self, num_done, num_total, metric_texts): pass
     def close(self): pass
 
 small = {"num_envs": 4, "num_steps": 8, "num_minibatches": 2}

@@ -76,8 +76,8 @@ class Script:
     def status(self, text: str) -> None:
         self._react(text, text)
 
-    def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
-        self._react("progress", str(done))
+    def progress(self, num_done: int, num_total: int, metric_texts: dict[str, str]) -> None:
+        self._react("progress", str(num_done))
 
     def close(self) -> None:
         pass

@@ -115,7 +115,13 @@ def validate_reductions(
     how = {**capabilities(environment).info_reductions, **(choices or {})}
     for name in choices or {}:
         if name not in shapes:
-            raise UnknownNameError(f"number in the info of {environment.name}", name, shapes)
+            hint = " If the first step does not have it, pass it as info_names to from_gymnasium."
+            raise UnknownNameError(
+                f"number in the info of {environment.name}",
+                name,
+                shapes,
+                hint if is_on_host(environment) else "",
+            )
     for name, reduction in how.items():
         if reduction not in INFO_REDUCTIONS:
             raise UsageError(
@@ -151,7 +157,12 @@ def sum_ended_info(
 
 
 def total_sums(environment: Environment, sums: EpisodeSums) -> EpisodeSums:
-    """Sum episode statistics `[T, E]` or `[T, E, A]` over all axes, in total and per agent type."""
+    """Sum episode statistics over all axes, in total and for each agent type.
+
+    Args:
+        environment: Environment, which declares the agent types.
+        sums: Statistics per step and stream, `[T, E]` or `[T, E, A]`.
+    """
     types = capabilities(environment).agent_types
     names = list(dict.fromkeys(types))
 

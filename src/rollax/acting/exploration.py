@@ -174,8 +174,8 @@ def random_action(space: Space, obs: Observation, noise: PyTree, key: jax.Array)
 def _uniform_in_ball(noise: jax.Array) -> jax.Array:
     """Transform standard normal noise `[d]` to a uniform sample of the unit ball.
 
-    The direction is that of the noise. The d-th power of the norm of the sample is the distribution
-    function of |noise|^2, a chi-square variable with d degrees of freedom.
+    The sample has the direction of the noise and the norm F(|noise|^2)^(1/d), where F is the
+    distribution function of the chi-square distribution with d degrees of freedom.
     """
     square = jnp.sum(noise**2)
     norm = jax.scipy.special.gammainc(noise.size / 2, square / 2) ** (1 / noise.size)

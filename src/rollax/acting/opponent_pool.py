@@ -79,8 +79,8 @@ class PoolOpponents(Wrapper):
 
     Attributes:
         env: The environment with all agents.
-        policies: Algorithm states of the policies, one entry per group with one algorithm, whose
-            leaves have a leading axis with one entry per policy.
+        policies: Algorithm states of the policies, one entry per group. A group consists of the
+            policies of one algorithm. The leaves of an entry have a leading axis of policies.
         log_weights: Logarithm of the sampling weight of each policy over all groups, float32 `[P]`.
         fraction: Probability that an episode uses the pool, float32 `[]`.
         functions: Functions of each group of policies.

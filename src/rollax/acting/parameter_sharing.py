@@ -213,7 +213,7 @@ def init_groups(agent_groups: AgentGroups, function: Callable[..., PyTree], key:
 
 
 def split_key(agent_groups: AgentGroups, key: jax.Array) -> Any:
-    """Return one random key for each set of parameters."""
+    """Split a key into one key for each set of parameters (see `init_groups`)."""
     return init_groups(agent_groups, lambda group_key: group_key, key)
 
 
@@ -251,7 +251,16 @@ def split_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> An
 
 
 def join_groups(agent_groups: AgentGroups, values: PyTree, axis: int = 0) -> Any:
-    """Join the values of all groups along the stream axis. This inverts `split_groups`."""
+    """Join the values of all groups along the stream axis. This inverts `split_groups`.
+
+    Args:
+        agent_groups: Groups of agents.
+        values: Result of `split_groups`, or a pytree of the same structure.
+        axis: Index of the stream axis.
+
+    Returns:
+        Pytree whose leaves have the streams of all agents along axis `axis`.
+    """
     if agent_groups.is_fully_shared:
         return values
 

@@ -303,11 +303,14 @@ def compute_actions(
 ) -> tuple[Any, Any]:
     """Compute the action of a policy.
 
-    In multi-agent environments, the observation and the actions have a leading agent axis.
+    Args:
+        environment: Environment with the action space.
+        solution: Policy from an observation to an action, which all agents share.
+        obs: Observation, with a leading agent axis in multi-agent environments.
 
     Returns:
         The action scaled to the bounds of the action space, and the action that the policy returned
-        (normalized for a `Box` or a `Ball`).
+        (normalized for a `Box` or a `Ball`). They have a leading agent axis if `obs` has one.
     """
 
     def one(obs: Observation) -> tuple[Any, Any]:
@@ -367,7 +370,13 @@ def make_replay_step(experience: Experience) -> tuple[ReplayStep, jax.Array]:
 
 
 def solution_action(environment: Environment, solution: Solution, obs: Observation) -> Any:
-    """Return the action of a solution, scaled to the bounds of the action space."""
+    """Return the action of a solution, scaled to the bounds of the action space.
+
+    Args:
+        environment: Environment with the action space.
+        solution: Policy, or a `ConstantSolution`, whose action does not depend on `obs`.
+        obs: Observation, with a leading agent axis in multi-agent environments.
+    """
     return (
         solution(obs)
         if isinstance(solution, ConstantSolution)

@@ -407,7 +407,15 @@ def make_step_keys(keys: jax.Array, time: jax.Array) -> jax.Array:
 
 
 def flatten_streams(environment: Environment, values: PyTree) -> Any:
-    """Reshape `[E, A, ...]` to `[E * A, ...]`. Without an agent axis, return `values`."""
+    """Join the environment axis and the agent axis of all leaves to one stream axis.
+
+    Args:
+        environment: Environment, which determines whether there is an agent axis.
+        values: Pytree with leaves `[E, A, ...]`, or `[E, ...]` without an agent axis.
+
+    Returns:
+        Pytree with leaves `[E * A, ...]`, or `values` without an agent axis.
+    """
     if environment.num_agents is None:
         return values
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), values)

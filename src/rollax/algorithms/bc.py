@@ -257,6 +257,10 @@ def init_state(
 def check_sizes(config: BCConfig, steps: DemonstrationSteps | None) -> None:
     """Check that minibatches consist of whole sequences.
 
+    Args:
+        config: Settings of the algorithm.
+        steps: Demonstrated steps `[M, ...]`, or None to check only the settings.
+
     Raises:
         UsageError: If `sequence_length` does not divide `batch_size`, or is larger than the number
             of demonstrated steps.
@@ -311,7 +315,16 @@ def learn(
 
 
 def sample_sequences(config: BCConfig, steps: DemonstrationSteps, key: jax.Array) -> BCBatch:
-    """Sample sequences `[L, B, ...]` of the demonstrations, uniformly with replacement."""
+    """Sample sequences of the demonstrations, uniformly with replacement.
+
+    Args:
+        config: Settings with `batch_size` (steps in all sequences) and `sequence_length` L.
+        steps: Demonstrated steps, `[M, ...]`.
+        key: Random key.
+
+    Returns:
+        The sequences, `[L, B, ...]`.
+    """
     length = config.sequence_length
     last = len(steps.reward) - length
     first = jax.random.randint(key, (config.batch_size // length,), 0, last + 1)

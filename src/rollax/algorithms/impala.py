@@ -187,8 +187,14 @@ def policy_objective(
 ) -> jax.Array:
     """Return the objective of the policy for each step, which training maximizes.
 
-    Its gradient is that of section 4.2, rho A grad log pi. If `config.objective` is "clipped", the
-    objective is that of PPO.
+    The gradient of the objective is rho A grad log pi (section 4.2). If `config.objective` is
+    "clipped", it is instead the clipped objective of PPO.
+
+    Args:
+        config: Settings of the algorithm.
+        log_prob: Log-probability of each action under the trained policy, log pi, `[L, B]`.
+        log_ratio: Log of the ratio of the trained and the acting policy, `[L, B]`.
+        advantage: Advantages A, `[L, B]`.
     """
     if config.objective == "clipped":
         return losses.clipped_objective(log_ratio, advantage, config.clip)

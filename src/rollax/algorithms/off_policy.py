@@ -320,7 +320,13 @@ def off_policy(
 def next_rollout_arguments(
     environment: Environment, agent_fns: AgentFns, state: OffPolicyState
 ) -> RolloutArguments:
-    """Return the arguments of `unroll` for the first cycle of the next update."""
+    """Return the arguments of `unroll` for the first cycle of the next update.
+
+    Args:
+        environment: Environment to act in.
+        agent_fns: Functions of the agent for observations that are not normalized.
+        state: State before the update.
+    """
     fns = with_normalized_observations(agent_fns, state.observations)
     progress = state.updates / state.config.total_updates
     policy = make_exploration_policy(environment, fns, state.config, state.agent, progress)
@@ -339,9 +345,16 @@ def make_exploration_policy(
 ) -> PolicyFn:
     """Build the policy that acts in training.
 
-    Its actions are random for the first `warmup` frames, and then come from `fns.explore`. Its
-    memory is an `ExplorationState`. Its extras are the normalized action, which is stored for
-    learning.
+    The policy takes random actions for the first `warmup` frames, and then those of `fns.explore`.
+    Its carry is an `ExplorationState`. Its extra output is the normalized action, which the replay
+    buffer stores.
+
+    Args:
+        environment: Environment with the action space.
+        fns: Functions of the agent.
+        config: Settings of the algorithm.
+        agent: State of the agent.
+        progress: Completed fraction of training, from 0 to 1.
     """
     space = environment.action_space
 

@@ -142,7 +142,7 @@ def learner_config(config: PolicyGradientConfig) -> td3.TD3Config:
 
 
 def check_policies(algorithm: str, environment: Environment, solutions: Solution) -> None:
-    """Raise UsageError if the solutions are not policies."""
+    """Raise UsageError if the solutions are vectors of a closed-form task instead of policies."""
     if not isinstance(solutions, Actor):
         raise UsageError(
             f"{algorithm} requires an environment with episodes, but {environment.name} is a "

@@ -288,8 +288,15 @@ def make_batch(
     """Return the training data of a rollout, `[T, S, ...]`.
 
     Values and targets are normalized with the statistics of the value targets. Advantages are
-    divided by their standard deviation, transformed by `policy_advantage`, and standardized over
-    the rollout if `normalize_advantages` is "batch".
+    divided by the standard deviation of the targets, transformed by `policy_advantage`, and
+    standardized over the rollout if `normalize_advantages` is "batch".
+
+    Args:
+        config: Settings of the algorithm.
+        train: Training state with the statistics of the value targets.
+        rollout: Rollout, `[T, S, ...]`, whose extras contain the values.
+        estimates: Advantages and value targets of the rollout.
+        policy_advantage: Function from advantages `[T, S]` to those of the policy objective.
     """
     mean, std = train_state.value_mean_and_std(train.values)
     advantage = policy_advantage(estimates.advantage / std)

@@ -207,7 +207,9 @@ def make_train(
     obs: Observation,
     config: PQNConfig,
 ) -> TrainState:
-    """Return the training state before the first update, as `train_state.init_train_state`.
+    """Check `config.frozen` and return the training state before the first update.
+
+    The arguments are those of `train_state.init_train_state`.
 
     Raises:
         UsageError: If `config.frozen` contains an unknown part or all parameters.
@@ -244,6 +246,15 @@ def sample_action(
 ) -> tuple[Carry, jax.Array, PQNExtras]:
     """Sample the action of one agent in one environment.
 
+    Args:
+        config: Settings of the algorithm.
+        progress: Completed fraction of training, from 0 to 1, which determines epsilon.
+        train: Parameters and observation statistics.
+        carry: Memory before the step.
+        obs: Observation.
+        reset: Whether `obs` begins an episode, bool `[]`.
+        key: Random key.
+
     Returns:
         The memory after the step, the action, and its `PQNExtras`.
     """
@@ -270,6 +281,14 @@ def choose_evaluation_action(
 
     The action is the best action if `greedy` is true. Otherwise it is an epsilon-greedy action with
     the final epsilon.
+
+    Args:
+        config: Settings of the algorithm.
+        greedy: Whether to choose the best action, bool `[]`.
+        train: Parameters and observation statistics.
+        carry: Memory before the step.
+        obs: Observation.
+        key: Random key.
 
     Returns:
         The memory after the step and the action.

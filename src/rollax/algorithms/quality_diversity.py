@@ -343,7 +343,14 @@ def make_components(
 def make_algorithm_scorer(
     environment: Environment, config: QDConfig, options: ScoringOptions
 ) -> Scorer:
-    """Build the scorer from the settings of an algorithm."""
+    """Build the scorer of an algorithm.
+
+    Args:
+        environment: Environment that scores solutions.
+        config: Settings with the number of episodes per solution, their maximum length and the
+            agent type that solutions play.
+        options: Options for additional output of the scorer.
+    """
     max_steps = config.max_steps if environment.time_limit is None else environment.time_limit
     return scoring.make_scorer(
         environment, config.num_episodes, max_steps, options, config.agent_type

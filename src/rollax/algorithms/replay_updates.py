@@ -192,6 +192,11 @@ def select_parts(
     """Return the networks, optimizer states, statistics and replay, keyed as in `Algorithm.parts`.
 
     The networks are all fields of the agent except its optimizer states and its number of steps.
+
+    Args:
+        agent: State of the agent.
+        observations: Observation statistics, or None.
+        replay: State of the replay buffer.
     """
     return {
         "networks": agent._replace(optimizer=None, steps=None),
@@ -320,10 +325,18 @@ def learning_rate_metric(config: ReplayConfig, progress: jax.Array) -> dict[str,
 
 @profile_scope("replay")
 def add_to_replay(buffer: ReplayBuffer, replay: State, experience: Experience) -> State:
-    """Add transitions of c steps of S streams, `[c, S]`, to the replay buffer.
+    """Add the transitions of a cycle to the replay buffer.
 
-    Steps of agents that were not active are left out. The stored actions are the normalized actions
-    that the policy returns as its extra output.
+    Steps of agents that were not active are left out.
+
+    Args:
+        buffer: Functions of the replay buffer.
+        replay: State of the replay buffer.
+        experience: Steps of S streams, `[c, S, ...]`. The extras of the policy are the normalized
+            actions, which are stored instead of the actions of the environment.
+
+    Returns:
+        The new state of the replay buffer.
     """
     keep = jnp.ones_like(experience.terminated) if experience.mask is None else experience.mask
     steps = ReplayStep(

@@ -137,6 +137,10 @@ def make_agent_fns(
 ) -> AgentFns:
     """Return the functions of an agent whose noisy actions stay in the action space.
 
+    Args:
+        environment: Environment with the action space.
+        init: Function from a random key and the settings to an agent.
+
     Raises:
         UsageError: If the action space is neither a `Ball` nor a bounded `Box`.
     """
@@ -256,5 +260,12 @@ def add_action_noise(
     noise: jax.Array,
     obs: Observation,
 ) -> jax.Array:
-    """Return the projection of action + noise, with 0 where the "action_mask" forbids."""
+    """Return an action with added noise, projected onto the action space.
+
+    Args:
+        project: Projection onto the normalized action space.
+        action: Normalized action, float `[n]`.
+        noise: Noise, float `[n]`.
+        obs: Observation. Dimensions that its "action_mask" forbids are set to 0.
+    """
     return masked_action(project(action + noise), obs)

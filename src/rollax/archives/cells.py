@@ -235,7 +235,7 @@ def compute_metrics(
 
 
 def list_elites(cells: Cells, state: CellsState) -> Elites:
-    """Return all entries of the archive, one per cell."""
+    """Return all entries of the archive, one per cell, with the centers of `cells`."""
     return Elites(
         solutions=state.elites,
         mask=is_filled(state.elites),
@@ -266,7 +266,13 @@ def make_solution_placement(state: CellsState) -> CellsState:
 def make_empty_state(
     cells: PyTree, rows: ScoredSolutions, threshold: AcceptanceThreshold | None
 ) -> CellsState:
-    """Return a state without elites. `rows` are empty rows `[C, ...]`."""
+    """Return the state of an archive without elites.
+
+    Args:
+        cells: Arrays that define the C cells.
+        rows: Empty rows, `[C, ...]`.
+        threshold: Settings of acceptance thresholds, or None for an archive without them.
+    """
     size = rows.fitness.shape[0]
     zero = jnp.zeros((), jnp.int32)
     return CellsState(
@@ -509,7 +515,16 @@ def update_thresholds(
 
 
 def sample_elites(state: CellsState, key: jax.Array, num_elites: int) -> ScoredSolutions:
-    """Sample elites uniformly with replacement. For an empty archive, return empty entries."""
+    """Sample elites uniformly with replacement.
+
+    Args:
+        state: State of the archive.
+        key: Random key.
+        num_elites: Number of elites n.
+
+    Returns:
+        The elites, `[n, ...]`. They are empty entries if the archive is empty.
+    """
     index = jax.random.randint(key, (num_elites,), 0, jnp.maximum(state.filled, 1))
     return gather_elites(state.elites, state.order[index])
 

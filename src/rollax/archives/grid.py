@@ -83,7 +83,14 @@ def grid_cells(shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float
 def cell_index(
     descriptor: jax.Array, shape: tuple[int, ...], low: tuple[float, ...], high: tuple[float, ...]
 ) -> jax.Array:
-    """Return the cell index of a finite descriptor `[K]`, int32 `[]`."""
+    """Return the row-major index of the cell of a descriptor (see `grid_cells`), int32 `[]`.
+
+    Args:
+        descriptor: Finite descriptor, `[K]`.
+        shape: Number of cells along each dimension.
+        low: Lower bounds of descriptors.
+        high: Upper bounds of descriptors.
+    """
     scale = jnp.asarray(
         [n / (upper - lower) for n, lower, upper in zip(shape, low, high, strict=True)], jnp.float32
     )

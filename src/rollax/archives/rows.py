@@ -68,7 +68,16 @@ def set_best(state: State, row: jax.Array | int) -> State:
 
 
 def sample_rows_uniformly(state: RowsState, key: jax.Array, num_elites: int) -> ScoredSolutions:
-    """Sample elites uniformly with replacement. For an empty archive, return empty rows."""
+    """Sample elites uniformly with replacement.
+
+    Args:
+        state: State of the archive.
+        key: Random key.
+        num_elites: Number of elites n.
+
+    Returns:
+        The elites, `[n, ...]`. They are empty rows if the archive is empty.
+    """
     rows = jax.random.randint(key, (num_elites,), 0, jnp.maximum(state.filled, 1))
     return jax.tree.map(lambda x: x[rows], state.elites)
 

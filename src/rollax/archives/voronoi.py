@@ -174,12 +174,15 @@ def num_bins_per_dimension(num_centroids: int, dimensions: int) -> int:
 
 
 def bin_coordinates(point: jax.Array, num_bins: int) -> jax.Array:
-    """Return the coordinates of the bin of a point `[K]`, clipped to the unit cube, int32 `[K]`."""
+    """Return the coordinates of the bin of a point `[K]` in the unit cube, int32 `[K]`.
+
+    There are `num_bins` bins per axis. Points outside of the cube belong to the bins at its sides.
+    """
     return jnp.clip(jnp.floor(point * num_bins), 0, num_bins - 1).astype(jnp.int32)
 
 
 def bin_index(coordinates: jax.Array, num_bins: int) -> jax.Array:
-    """Return the row-major index of a bin from its coordinates `[K]`, int32 `[]`."""
+    """Return the row-major index of the bin with the `coordinates` `[K]`, int32 `[]`."""
     strides = jnp.asarray([num_bins**k for k in reversed(range(coordinates.shape[0]))], jnp.int32)
     return jnp.sum(coordinates * strides)
 
@@ -272,7 +275,10 @@ def nearest_in_bins(
 
 
 def squared_distances(points: jax.Array, centroids: jax.Array) -> jax.Array:
-    """Return squared distances `[B, C]`, summed in a fixed order so that ties are exact."""
+    """Return the squared distances between points `[B, K]` and centroids `[C, K]`, `[B, C]`.
+
+    The sum over dimensions has a fixed order, so that ties are exact.
+    """
     parts = [(points[:, k, None] - centroids[None, :, k]) ** 2 for k in range(points.shape[1])]
     return functools.reduce(jnp.add, parts)
 

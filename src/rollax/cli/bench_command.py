@@ -115,10 +115,10 @@ def _format_result(spec: Spec, result: BenchmarkResult) -> Iterator[str]:
     )
     yield f"  compiled in {sum(result.compile_seconds.values()):.1f} s: {phases}"
     memory = {"predicted": result.memory_predicted, "used": result.memory_used}
-    told = ", ".join(
+    memory_text = ", ".join(
         f"{name} {format_bytes(number)}" for name, number in memory.items() if number is not None
     )
-    yield f"  memory: {told}" if told else "  memory: unknown"
+    yield f"  memory: {memory_text}" if memory_text else "  memory: unknown"
     limits = result.limits
     product, copy = (
         f"{limits.product_flops / 1e9:.0f} GFLOP/s",
@@ -147,10 +147,10 @@ def _format_part_table(result: BenchmarkResult) -> list[str]:
     table = Table(box=MARKDOWN)
     for title in RATE_COLUMNS:
         table.add_column(title, justify="right" if title in RATE_COLUMNS[1:-1] else "left")
-    whole = PartCost(*(sum(values) for values in zip(*result.shares.values(), strict=True)))
+    total_cost = PartCost(*(sum(values) for values in zip(*result.shares.values(), strict=True)))
     rows = [(name, share, UPDATE_PARTS[name]) for name, share in result.shares.items()]
-    for name, share, meaning in [*rows, ("all, over all threads", whole, "")]:
-        rates = _format_rates(share, whole.seconds, result.limits)
+    for name, share, meaning in [*rows, ("all, over all threads", total_cost, "")]:
+        rates = _format_rates(share, total_cost.seconds, result.limits)
         table.add_row(name, *rates, meaning)
     console = Console(width=TABLE_WIDTH, no_color=True)
     with console.capture() as captured:

@@ -26,8 +26,9 @@ from rollax.errors import TRACEBACK_VARIABLE, UnknownNameError, UsageError
 from rollax.runtime import output, startup
 from rollax.runtime.numerics import standard_numerics
 from rollax.runtime.printing import print_line
-from rollax.runtime.shell import running_command
+from rollax.runtime.shell import format_command_line, running_command
 from rollax.training.compile import background, cache
+from rollax.training.console.signals import get_interrupt_folder
 from rollax.training.user_imports import trust_folders
 from rollax.version import __version__
 
@@ -85,11 +86,7 @@ COMMANDS: dict[str, Callable[[list[str], SharedOptions], int]] = {
 
 
 # Commands that write their result to a folder, and the commands that continue them.
-RUN_COMMANDS = {
-    "train": "rollax resume RUN",
-    "resume": "rollax resume RUN",
-    "sweep": "rollax sweep FOLDER",
-}
+RUN_COMMANDS = {"train": "resume", "resume": "resume", "sweep": "sweep"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,10 +145,8 @@ def _run_command(words: list[str]) -> int:
     except UsageError as error:
         print_line(f"error: {error}", sys.stderr)
         return _leave_after_error(error, 2)
-    except KeyboardInterrupt:
-        next_command = RUN_COMMANDS.get(words[0] if words else "")
-        hint = f" Run `{next_command}` to continue from the last checkpoint."
-        print(f"error: Interrupted.{hint if next_command else ''}", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print_line(f"error: Interrupted.{_resume_hint(words, interrupt)}", sys.stderr)
         return _end_immediately(_leave_processes(130, is_immediate=True))
     except (OSError, RuntimeError) as error:
         if os.environ.get(TRACEBACK_VARIABLE):
@@ -160,6 +155,19 @@ def _run_command(words: list[str]) -> int:
             return _leave_after_error(error, 0)
         print_line(f"error: {error}\n(Set ROLLAX_TRACEBACK=1 to see the traceback.)", sys.stderr)
         return _leave_after_error(error, getattr(error, "exit_code", 1))
+
+
+def _resume_hint(words: list[str], interrupt: KeyboardInterrupt) -> str:
+    """Return a sentence with the command that continues an aborted run or study.
+
+    The sentence is empty if the command had not created a folder.
+    """
+    command = RUN_COMMANDS.get(words[0] if words else "")
+    folder = get_interrupt_folder(interrupt)
+    if command is None or folder is None:
+        return ""
+    line = format_command_line("rollax", command, folder)
+    return f" Run `{line}` to continue from the last checkpoint."
 
 
 def _leave_after_error(error: Exception, code: int) -> int:

@@ -282,7 +282,7 @@ def call_slot_emitters(
 
 
 def split_by_slot(evaluated: EvaluatedBatch, num_slots: int) -> EvaluatedBatch:
-    """Split an evaluated batch into S equal shares. The leaves of the result are `[S, ...]`."""
+    """Split an evaluated batch into `num_slots` equal shares `[S, ...]`, one per slot."""
     experience = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), evaluated.experience)
     slots = jax.tree.map(
         lambda x: x.reshape(num_slots, -1, *x.shape[1:]), evaluated._replace(experience=experience)
@@ -306,8 +306,11 @@ def has_restarted(emitter: Emitter, before: State, after: State) -> jax.Array:
 def update_counts(state: BanditState, evaluated: EvaluatedBatch, window: int) -> BanditState:
     """Return the state with the numbers of proposed and accepted solutions of a batch.
 
-    If `window` is 0, they are added to the total counts. Otherwise they replace the counts of the
-    oldest iteration.
+    Args:
+        state: State of the emitter.
+        evaluated: Evaluated batch.
+        window: Number of iterations with separate counts. The new counts replace those of the
+            oldest iteration. 0 adds them to the total counts.
     """
     num_slots, num_emitters = state.active_emitter.shape[0], state.num_proposed.shape[1]
     is_accepted = (evaluated.insertion.status > STATUS_REJECTED).reshape(num_slots, -1)

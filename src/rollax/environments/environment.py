@@ -116,8 +116,8 @@ class MultiAgentSimulator(Protocol):
     Observations, actions, rewards, `terminated` and `truncated` are NumPy arrays with a leading
     axis `[A]`. Agents may leave an episode, and they may return later. An agent that is not in the
     episode has an observation of zeros in which all of its actions are legal, and its action is
-    ignored. In a step before which it was not in the episode, its reward is 0, and its flags are
-    those with which it left.
+    ignored. If an agent was not in the episode before a step, its reward is 0, and `terminated` and
+    `truncated` have the same values as in its last step in the episode.
     """
 
     @property

@@ -72,5 +72,5 @@ def trace_once(environment: object, name: str) -> Callable[..., Any]:
     return _traced_methods.get_or_make(
         environment,
         name,
-        lambda: jax.jit(lambda *given: getattr(itself(), name)(*given), inline=True),
+        lambda: jax.jit(lambda *arguments: getattr(itself(), name)(*arguments), inline=True),
     )

@@ -465,8 +465,8 @@ def _set_rows(values: PyTree, rows: np.ndarray, new_values: PyTree) -> Any:
 class FrameStack(Wrapper):
     """Wrapper whose observation contains the last `frames` observations, oldest first.
 
-    An episode starts with copies of its first observation, and the observation of its last step
-    ends with the true last observation. A `Box` gets a leading axis of frames, which is the axis N
+    An episode starts with copies of its first observation. The last frame after its last step is
+    the last observation of the episode. A `Box` gets a leading axis of frames, which is the axis N
     of a picture. The symbols of all frames of a `Grid` share its last axis, and a `Discrete` or
     `MultiDiscrete` becomes a `MultiDiscrete`. The entry "action_mask" is not stacked. The state is
     `(state, frames)`: the state of `env`, and the last observations, `[frames, ...]` or `[A,

@@ -225,7 +225,13 @@ def resolve_batch(batch: int | str | None, format_name: str) -> int | None:
 
 
 def export_folder_name(format_name: str, greedy: bool, options: SettingValues) -> str:
-    """Return the default name of the output folder: the format and all non-default options."""
+    """Return the default name of the output folder, from the format and all non-default options.
+
+    Args:
+        format_name: Name of the format.
+        greedy: Whether the policy takes the most likely actions.
+        options: Other options of the export, keyed by name.
+    """
     name_parts = [format_name, *([] if greedy else ["stochastic"])]
     for name, value in options.items():
         if value is None or (name, value) in (("checkpoint", "last"), ("batch", "any")):
@@ -260,7 +266,13 @@ def check_output_paths(
 
 
 def check_not_overwriting(target: Path, card: Path, overwrite: bool) -> None:
-    """Raise UsageError if the export would replace files and `overwrite` is False."""
+    """Raise UsageError if the export would replace files and `overwrite` is False.
+
+    Args:
+        target: Output folder.
+        card: Path of the model card.
+        overwrite: Whether files may be replaced.
+    """
     if target.exists() and not target.is_dir():
         raise UsageError(
             f"output must be a folder, but {target} is a file. Choose another --output."
@@ -281,7 +293,7 @@ def check_exportable(policy: Policy, folder: Path) -> None:
         raise UsageError(
             f"{policy.environment.name} is a closed-form task, whose solutions are vectors and not "
             "policies. Read them in Python with "
-            "rollax.training.elites.selection.get_elites(rollax.load(RUN)).scored.solution. To "
+            "rollax.training.elites.selection.get_elites(rollax.load(RUN)).solutions.solution. To "
             "write a table of fitness and descriptors (figures/archive.csv), run: "
             f"{format_command_line('rollax', 'plot', folder)}"
         )
@@ -333,6 +345,12 @@ def write_files(target: Path, files: dict[str, bytes], card: Path, text: bytes) 
 
     A new folder is written under a temporary name and renamed, so that it appears complete or not
     at all.
+
+    Args:
+        target: Output folder.
+        files: Contents, keyed by file name.
+        card: Path of the model card.
+        text: Content of the model card.
 
     Raises:
         UsageError: If the files cannot be written.

@@ -205,8 +205,15 @@ def run_exported(
 
     Indices beyond the last environment wrap around.
 
+    Args:
+        program: Program of the policy, which declares inputs and shapes.
+        act: Function of the exported policy, from a dictionary of inputs to one of outputs.
+        inputs: Inputs of all environments except carries, `[T, NUM_ENVS, ...]`, keyed by name.
+        start: Index of the first environment.
+        num_envs: Number of environments.
+
     Returns:
-        Outputs `[T, size, ...]`, keyed by name.
+        Outputs `[T, num_envs, ...]`, keyed by name.
     """
     environment_indices = np.arange(start, start + num_envs) % NUM_ENVS
     names = [name for name in program.inputs if not _is_carry(name)]

@@ -138,6 +138,10 @@ def make_single_environment_fn(
 
     If the input "reset" is true, the function starts from the initial recurrent state.
 
+    Args:
+        policy: Traced policy.
+        greedy: Whether to take the most likely action instead of sampling.
+
     Returns:
         Function from a dictionary of inputs to a dictionary of outputs (see `PolicyProgram`), and
         the shapes of its inputs, keyed by input name.

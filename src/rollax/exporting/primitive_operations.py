@@ -234,6 +234,12 @@ def make_einsum_equation(
 
     Axes of the result are the batch axes, then the free axes of the left operand, then those of the
     right operand.
+
+    Args:
+        left: Shape of the left operand.
+        right: Shape of the right operand.
+        contracted: Axes of the left and of the right operand over which products are summed.
+        batched: Axes of the left and of the right operand that occur in the result once.
     """
     letters = iter(string.ascii_lowercase)
     first = [next(letters) for _ in left]

@@ -49,7 +49,7 @@ def freeze_parts(
 
     def set_to_zero(updates: Parameters) -> Parameters:
         def select(path: jax.tree_util.KeyPath, update: Leaf) -> Leaf:
-            if not _is_in_parts((*prefix, *_components(path)), config.frozen):
+            if not _is_in_parts((*prefix, *_path_components(path)), config.frozen):
                 return update
             return jnp.where(is_frozen, jnp.zeros_like(update), update)
 
@@ -79,7 +79,7 @@ def check_frozen_parts(frozen: Iterable[str], network: Parameters) -> None:
         UsageError: If all parameters are fixed.
     """
     names = tuple(frozen)
-    paths = [_components(path) for path, _ in jax.tree_util.tree_leaves_with_path(network)]
+    paths = [_path_components(path) for path, _ in jax.tree_util.tree_leaves_with_path(network)]
     for name in names:
         if not any(_is_in_parts(path, (name,)) for path in paths):
             raise UnknownNameError("part of the network in frozen", name, _part_names(paths))
@@ -90,7 +90,7 @@ def check_frozen_parts(frozen: Iterable[str], network: Parameters) -> None:
         )
 
 
-def _components(path: jax.tree_util.KeyPath) -> tuple[str, ...]:
+def _path_components(path: jax.tree_util.KeyPath) -> tuple[str, ...]:
     """Return the names and indices along a path, such as ("critic", "dense", "layers", "0")."""
     return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
 

@@ -129,14 +129,17 @@ def init_novelty(space: Space, config: NoveltyConfig, key: jax.Array) -> Novelty
     target = network((width, width), config.novelty_outputs, 1.0, keys[0])
     predictor = network((width,) * 4, config.novelty_outputs, 1.0, keys[1])
     critic = network((width, width), 1, 0.01, keys[2])
-    learnt: Any = predictor, critic
-    optimizer = _make_optimizer(config).init(learnt)
+    trained: Any = predictor, critic
+    optimizer = _make_optimizer(config).init(trained)
     moments = normalization.init_moments(make_zeros(space)), normalization.init_moments(0.0)
     return NoveltyState(target, predictor, critic, optimizer, *moments)
 
 
 def prediction_error(novelty: NoveltyState, obs: Observation) -> jax.Array:
-    """Return the predictor's mean squared error for one observation, `[]` (section 2.2)."""
+    """Return the mean squared error of the predictor in `novelty` for one observation, `[]`.
+
+    Section 2.2 of the paper defines the error.
+    """
     obs = _normalize_observation(novelty, obs)
     return jnp.mean((novelty.predictor(obs) - jax.lax.stop_gradient(novelty.target(obs))) ** 2)
 
@@ -240,13 +243,13 @@ def estimate_intrinsic_advantages(
         novelty.returns, endless, discounted_return, config.intrinsic_gamma
     )
     values = jax.vmap(jax.vmap(lambda obs: intrinsic_value(novelty, obs)))(rollout.obs)
-    following = jnp.concatenate(
+    next_values = jnp.concatenate(
         [values[1:], jax.vmap(lambda obs: intrinsic_value(novelty, obs))(last_obs)[None]]
     )
     if rollout.mask is not None and agent_done is not None:
-        values, following = _mask_waiting_values(values, following, rollout.mask, agent_done)
+        values, next_values = _mask_waiting_values(values, next_values, rollout.mask, agent_done)
     advantage = vmap_over_streams(gae, 2)(
-        scaled.reward, values, following, never, never, config.intrinsic_gamma, config.gae_lambda
+        scaled.reward, values, next_values, never, never, config.intrinsic_gamma, config.gae_lambda
     )
     metrics = losses.masked_means(
         {"intrinsic_reward": scaled.reward, "intrinsic_value": values, "novelty": error},
@@ -262,7 +265,7 @@ def estimate_intrinsic_advantages(
 
 
 def _mask_waiting_values(
-    values: jax.Array, following: jax.Array, mask: jax.Array, agent_done: jax.Array
+    values: jax.Array, next_values: jax.Array, mask: jax.Array, agent_done: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Set the values of agents that wait for their next episode to 0.
 
@@ -272,7 +275,7 @@ def _mask_waiting_values(
 
     Args:
         values: Values before each step, `[T, S]`.
-        following: Values after each step, `[T, S]`.
+        next_values: Values after each step, `[T, S]`.
         mask: Whether an agent is active in a step, bool `[T, S]`. It is false for waiting agents.
         agent_done: Whether an agent waits after the rollout, bool `[S]`.
 
@@ -283,7 +286,7 @@ def _mask_waiting_values(
     plays_next = jnp.concatenate([mask[1:], ~agent_done[None]])
     time = jnp.where(plays_next, jnp.arange(num_steps)[:, None], num_steps)
     time = jax.lax.cummin(time, axis=0, reverse=True)
-    later = jnp.take_along_axis(following, jnp.minimum(time, num_steps - 1), axis=0)
+    later = jnp.take_along_axis(next_values, jnp.minimum(time, num_steps - 1), axis=0)
     return jnp.where(mask, values, 0.0), jnp.where(
         mask, jnp.where(time < num_steps, later, values), 0.0
     )

@@ -143,8 +143,9 @@ def adapt_rate_scale(
     """Return the factor of the learning rates after a minibatch.
 
     The factor is divided by 1.5 if the KL divergence is more than twice `config.learning_rate_kl`,
-    and multiplied by 1.5 if it is less than half of it, but not 0 as before the first gradient step
-    of an update. `learning_rate` times the factor stays between 1e-5 and 1e-2.
+    and multiplied by 1.5 if the KL divergence is less than half of `config.learning_rate_kl`. A KL
+    divergence of 0, as before the first gradient step of an update, does not change the factor.
+    `learning_rate` times the factor stays between 1e-5 and 1e-2.
 
     Args:
         config: Settings of the schedule.

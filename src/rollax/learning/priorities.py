@@ -76,7 +76,7 @@ def trajectory_priorities(
     Args:
         advantage: Advantages A, `[T, S]`.
         mask: Samples of active agents, bool `[T, S]`, or None for all samples.
-        layout: Pooled layout of the rollout.
+        layout: Minibatch layout with `is_pooled`, so that each row is one sequence of one stream.
     """
     counts = jnp.ones_like(advantage, bool) if mask is None else mask
 
@@ -112,7 +112,12 @@ def sample_rows(
 def log_probabilities(priority: jax.Array, exponent: jax.Array | float) -> jax.Array:
     """Return the log-probability with which `sample_rows` samples each sequence, `[rows]`.
 
-    All log-probabilities are finite. That of a priority of 0 is about -1e9.
+    Args:
+        priority: Priority of each sequence, `[rows]`.
+        exponent: Exponent of the priorities. 0 samples uniformly.
+
+    Returns:
+        The log-probabilities, which are finite. For a priority of 0, the value is about -1e9.
     """
     positive = priority > 0
     return jax.nn.log_softmax(

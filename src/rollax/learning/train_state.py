@@ -365,7 +365,13 @@ def adapt_rates(
 
 
 def current_rate(train: TrainState, config: ScheduleConfig, progress: jax.Array) -> jax.Array:
-    """Return the current learning rate of the policy."""
+    """Return the current learning rate of the policy.
+
+    Args:
+        train: Training state with the factor of an adaptive schedule, if any.
+        config: Settings of the schedule.
+        progress: Completed fraction of training, from 0 to 1.
+    """
     rate = scheduled_rate(config, config.learning_rate, progress)
     return rate if train.rate_scale is None else rate * train.rate_scale
 

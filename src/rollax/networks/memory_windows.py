@@ -100,9 +100,15 @@ def first_carries(carries: Carry) -> Any:
 
 
 def split_into_sequences(carries: Carry, length: int) -> Any:
-    """Add the windows at the start of every sequence of `length` steps to carries in compact form.
+    """Split carries in compact form into sequences that can be used separately.
 
-    Each sequence can then be used without the entries of the previous sequences.
+    Args:
+        carries: Carries of a rollout `[T, S, ...]` in compact form, with N = 1.
+        length: Number of steps of a sequence, a divisor of T.
+
+    Returns:
+        The carries in compact form with N = T / `length`. They contain the window before the first
+        step of every sequence.
     """
 
     def replace(windows):

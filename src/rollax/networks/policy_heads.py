@@ -303,7 +303,7 @@ def make_joint_head(
 
 
 def select_action_mask(obs: Observation, name: str) -> Observation:
-    """Return `{"action_mask": mask}` for one entry of the action, or `{}` without a mask of it.
+    """Return `{"action_mask": mask}` for one entry of the action, or `{}` if it has no mask.
 
     Args:
         obs: Observation.

@@ -241,10 +241,10 @@ def add_measurement(
 def reset_measurements(
     total_return: jax.Array, episodes: jax.Array, min_episodes: int = 1
 ) -> tuple[jax.Array, jax.Array]:
-    """Reset the measurements of all members with known fitness, as a generation does.
+    """Reset the return and episode counts of members with known fitness after a generation.
 
     Args:
-        total_return: Reward since the last generation, float `[P]`.
+        total_return: Sum of the returns since the last generation, float `[P]`.
         episodes: Number of episodes since the last generation, float `[P]`.
         min_episodes: Number of episodes after which the fitness is known.
 
@@ -366,7 +366,10 @@ def select_parents(
 
 
 def num_selected(num_members: int, fraction: float) -> int:
-    """Return the maximum number of parents, and of replaced finite members, in one generation."""
+    """Return the maximum number of parents, and of replaced finite members, in one generation.
+
+    The result is `fraction` of the members, but at least 1 and at most half of them.
+    """
     return min(max(int(num_members * fraction), 1), num_members // 2)
 
 

@@ -54,8 +54,8 @@ class PoolConfig(NamedTuple):
             learner.
         fraction: Fraction of the training episodes that use the pool.
         power: Exponent p of the weights (1 - win rate)^p of "win_rate".
-        types: Agent types that opponents play. With `()`, the learner plays one type, or one agent
-            of an environment with a single type, and the opponent plays all other agents.
+        types: Agent types that opponents play. With `()`, opponents play all agents except those of
+            one type. In an environment with a single type, they play all agents except one.
     """
 
     size: int = 8

@@ -21,6 +21,7 @@ from rollax.spaces import (
     Tuple,
     describe_space,
     flatten_space,
+    flatten_value,
     unflatten_value,
 )
 from rollax.types import PyTree, Record
@@ -158,7 +159,7 @@ class Demonstrations:
             [np.arange(self.lengths[index]) + self.starts[index] for index in indices]
         )
         arrays = {
-            name: values[indices if _counts_episodes(name) else steps]
+            name: values[indices if _has_episode_axis(name) else steps]
             for name, values in self.arrays.items()
         }
         return Demonstrations(arrays, self.metadata)
@@ -254,8 +255,8 @@ def _check_names(arrays: dict[str, np.ndarray]) -> None:
         )
 
 
-def _counts_episodes(name: str) -> bool:
-    """Return whether the first axis of an array is that of the episodes, not of the steps."""
+def _has_episode_axis(name: str) -> bool:
+    """Return whether the first axis of the array `name` counts episodes instead of steps."""
     return name == EPISODE_LENGTHS or name.partition("/")[0] == FINAL_OBSERVATIONS
 
 
@@ -267,7 +268,7 @@ def _check_lengths(demonstrations: Demonstrations) -> None:
             f"{EPISODE_LENGTHS} must be a list of positive integers, got {format_value(lengths)}."
         )
     for name, values in arrays.items():
-        is_of_episodes = _counts_episodes(name)
+        is_of_episodes = _has_episode_axis(name)
         number = len(lengths) if is_of_episodes else int(lengths.sum())
         if values.ndim < 1 or len(values) != number:
             unit = "episodes" if is_of_episodes else "steps"
@@ -351,6 +352,60 @@ def _check_bounds(name: str, values: np.ndarray, low: Any, high: Any, space: Spa
             f"{name} must be within {describe_space(space)}, got values from {values.min():g} to "
             f"{values.max():g}. Use demonstrations of the same environment."
         )
+
+
+def describe_values_out_of_bounds(steps: DemonstrationSteps, space: Space) -> list[str]:
+    """Return a sentence for each array of observations with values beyond the bounds of its space.
+
+    Args:
+        steps: Steps of demonstrations.
+        space: Observation space of the environment.
+
+    Returns:
+        Sentences with the name of the array, the range of its values, and the declared range.
+    """
+    sentences = []
+    spaces = flatten_space(space, OBSERVATIONS)
+    obs, next_obs = (
+        flatten_value(space, value, OBSERVATIONS) for value in (steps.obs, steps.next_obs)
+    )
+    for name, part in spaces.items():
+        if isinstance(part, Box):
+            for values in (obs[name], next_obs[name]):
+                sentence = _describe_range(name, np.asarray(values), part)
+                if sentence:
+                    sentences.append(sentence)
+                    break
+    return sentences
+
+
+def _describe_range(name: str, values: np.ndarray, space: Box) -> str:
+    """Return a sentence about values `[M, ...]` beyond the bounds of a box, "" if there are none.
+
+    If the elements of the box have different bounds, the sentence is about the first such element.
+    """
+    if values.size == 0:
+        return ""
+    low, high = np.asarray(space.low, float), np.asarray(space.high, float)
+    lowest, highest = values.min(axis=0), values.max(axis=0)
+    is_outside = (lowest < _widen(low, -1)) | (highest > _widen(high, 1))
+    if not is_outside.any():
+        return ""
+    if low.ndim or high.ndim:
+        index = tuple(int(i[0]) for i in np.nonzero(is_outside))
+        low, high = (np.broadcast_to(bound, is_outside.shape)[index] for bound in (low, high))
+        lowest, highest = lowest[index], highest[index]
+        name = f"{name}[{', '.join(map(str, index))}]"
+    return (
+        f"{name} has values from {lowest.min():g} to {highest.max():g}, but the environment "
+        f"declares values from {low:g} to {high:g}. Use demonstrations of the same environment, or "
+        "correct its observation_space."
+    )
+
+
+def _widen(bound: np.ndarray, sign: int) -> np.ndarray:
+    """Return a bound that is moved outward by a tolerance, because float32 rounds values."""
+    return bound + sign * np.where(np.isfinite(bound), _BOUND_TOLERANCE * (1 + np.abs(bound)), 0.0)
 
 
 def _flatten_agents(

@@ -241,6 +241,11 @@ def init_prioritized_replay(
 ) -> PrioritizedReplayState:
     """Return an empty replay for transitions with the shapes and dtypes of `example`.
 
+    Args:
+        example: One transition.
+        num_streams: Number of streams S.
+        config: Settings with the capacity and the batch size.
+
     Raises:
         UsageError: If the capacity is too small for a batch, or too large.
     """
@@ -257,7 +262,13 @@ def init_prioritized_replay(
 def add_with_largest_priority(
     state: PrioritizedReplayState, rows: ReplayStep, keep: jax.Array
 ) -> PrioritizedReplayState:
-    """Add transitions `[S, ...]` where `keep` is true, with the largest priority so far."""
+    """Add one transition per stream, with the largest priority so far.
+
+    Args:
+        state: State of the replay.
+        rows: Transitions, `[S, ...]`.
+        keep: Whether to add each transition, bool `[S]`.
+    """
     after = ring.add_row_per_stream(state.replay, rows, keep)
     priority, weight = (jnp.full(keep.shape, x) for x in (state.max_priority, state.max_weight))
     return _set_priorities(state, ring.newest_indices(after), priority, weight, keep, after)

@@ -8,6 +8,7 @@ from rollax.sweeps import results, sweep_figure
 from rollax.sweeps.launchers import Launcher, launch_workers
 from rollax.sweeps.study import Study
 from rollax.training.console.progress import Display, ResilientDisplay
+from rollax.training.console.signals import add_folder_to_interrupt
 from rollax.types import SettingValues
 
 
@@ -44,7 +45,8 @@ def run_study(
     display = ResilientDisplay(display)
     try:
         display.message(f"study {folder}")
-        stopped = launch_workers(folder, launcher, workers, display, hours, resources, imports)
+        with add_folder_to_interrupt(folder):
+            stopped = launch_workers(folder, launcher, workers, display, hours, resources, imports)
     finally:
         display.close()
     study = Study(folder)

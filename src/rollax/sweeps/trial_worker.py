@@ -55,8 +55,8 @@ class _BatchDisplay:
     def status(self, text: str) -> None:
         self._display.status(f"{self._name}: {text}")
 
-    def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
-        self._display.progress(done, total, {"batch": self._name, **figures})
+    def progress(self, num_done: int, num_total: int, metric_texts: dict[str, str]) -> None:
+        self._display.progress(num_done, num_total, {"batch": self._name, **metric_texts})
 
     def picture(self, make: Callable[[], Text | None]) -> None: ...
 

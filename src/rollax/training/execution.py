@@ -16,7 +16,12 @@ from rollax.training.compile import program as programs
 from rollax.training.console import messages
 from rollax.training.console.network_messages import describe_inputs
 from rollax.training.console.progress import Display, NullDisplay, ResilientDisplay
-from rollax.training.console.signals import make_interrupt, set_activity, stop_on_signals
+from rollax.training.console.signals import (
+    add_folder_to_interrupt,
+    make_interrupt,
+    set_activity,
+    stop_on_signals,
+)
 from rollax.training.datasets.run_demonstrations import describe_demonstrations
 from rollax.training.result import Result, StopWhenFn
 from rollax.training.session import Session
@@ -71,7 +76,10 @@ def run_in_folder(
         UsageError: If a callback raises an exception. The run is saved first.
     """
     show = ResilientDisplay(show if processes.is_first_process() else NullDisplay())
-    with stop_on_signals(notify_fn=show.message) as request:
+    with (
+        add_folder_to_interrupt(folder),
+        stop_on_signals(notify_fn=show.message) as request,
+    ):
         try:
             for warning in warnings:
                 show.message(f"warning: {warning}")
@@ -104,7 +112,8 @@ def run_in_folder(
             result = loop.run_session(session, request)
         except KeyboardInterrupt as error:
             error.add_note(
-                f"The run was aborted. Its last complete checkpoint is kept in {folder}."
+                f"The run in {folder} was aborted. rollax.resume({str(folder)!r}) continues from "
+                "its last complete checkpoint, or restarts it if there is none."
             )
             raise
         finally:

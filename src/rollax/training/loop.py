@@ -156,7 +156,7 @@ def _evolve_if_due(session: Session) -> None:
         return
     session.state, generation = session.program.evolve(session.state)
     update_program.restart_simulator_episodes(session, lineage.replaced_members(generation))
-    session.recorder.generation(
+    session.recorder.write_generation(
         session.num_frames, lineage.make_generation_record(spec, updates, generation)
     )
     if session.scores is not None:
@@ -275,7 +275,7 @@ def _run_segment(session: Session) -> bool:
     values = _record_segment(session, rows, number, speed)
     session.updates += number
     cache.confirm_start()
-    session.figures = _format_training(session, values)
+    session.metric_texts = _format_training(session, values)
     _show_progress(session)
     update_program.raise_simulator_failure(session)
     return True
@@ -301,7 +301,7 @@ def _record_segment(
         values |= timing
         values |= run_callbacks(session, "metrics", values, updates=updates)
         step = updates * session.spec.config.steps_per_update
-        session.recorder.metrics(step, values)
+        session.recorder.write_metrics(step, values)
         warn_about_curves(session, step, values)
     return values
 
@@ -358,7 +358,7 @@ def _roll_back(session: Session, failure: recorder.NonfiniteUpdate) -> bool:
     session.checkpoints.set_aside_after(step)
     session.recorder.close()
     if isinstance(session.recorder, recorder.NullRecorder):
-        session.recorder = session.recorder.rolled_back_to(step)
+        session.recorder = session.recorder.roll_back(step)
     else:
         open_recorder(session, step)
     session.scores = session.checkpoints.summary(step).scores
@@ -399,16 +399,18 @@ def _show_progress(session: Session, num_updates: float = 0.0, seconds: float = 
     steps_per_update, total = session.spec.config.steps_per_update, session.spec.total_updates
     speed = (session.num_timed_updates + num_updates) / (session.update_seconds + seconds)
     unit = get_algorithm_entry(session.spec.algorithm).unit
-    figures = session.figures | {f"{unit}/s": f"{session.frames_of_all_members(1) * speed:,.0f}"}
+    metric_texts = session.metric_texts | {
+        f"{unit}/s": f"{session.frames_of_all_members(1) * speed:,.0f}"
+    }
     share = session.timing.evaluation_share(seconds)
     if session.program.simulators is not None and share:
-        figures["evaluation"] = f"{share:.0%} of the time"
+        metric_texts["evaluation"] = f"{share:.0%} of the time"
     remaining = session.timing.remaining_seconds(
         total - session.updates - num_updates,
         num_remaining_evaluations(session),
         partial=(num_updates, seconds),
     )
     if remaining is not None:
-        figures["left"] = format_duration(remaining)
+        metric_texts["left"] = format_duration(remaining)
     num_frames = round((session.updates + num_updates) * steps_per_update)
-    session.display.progress(num_frames, total * steps_per_update, figures)
+    session.display.progress(num_frames, total * steps_per_update, metric_texts)

@@ -395,7 +395,7 @@ def parse_info_reductions(entries: Iterable[str], option: str) -> dict[str, str]
         if not name or reduction not in INFO_REDUCTIONS:
             raise UsageError(
                 f"{option} must be NAME=HOW with HOW one of {', '.join(INFO_REDUCTIONS)}, got "
-                f"{format_value(f'{name}={reduction}')}."
+                f"{format_value(entry)}."
             )
         reductions[name] = reduction
     return reductions

@@ -98,7 +98,7 @@ class Session:
         self.update_seconds = 0.0
         self.num_timed_updates = 0
         self.timing = RunTiming()
-        self.figures: dict[str, str] = {}  # formatted training metrics of the last segment
+        self.metric_texts: dict[str, str] = {}  # formatted training metrics of the last segment
         self.start_time = time.monotonic()
         self.last_checkpoint_time = time.monotonic()
         # All processes agree on these two values.
@@ -210,7 +210,7 @@ def _new_phases(session: Session, step: int) -> tuple[Phase, ...]:
 
 
 def _start_new_phases(session: Session, step: int) -> None:
-    """Let new phases begin at the checkpoint that was restored, which may be an older one."""
+    """Set the start of new phases to the restored step, which may not be the newest one."""
     num_old = len(session.spec.phases) - len(_new_phases(session, step))
     started = phases.with_starts(session.spec.phases, num_old, step)
     session.spec = dataclasses.replace(session.spec, phases=started)

@@ -103,7 +103,7 @@ class Spec:
 
     @property
     def best_phase_starts(self) -> tuple[int, ...]:
-        """Steps at which a resume changed the evaluations. Each of these phases has a best."""
+        """Steps at which phases with a separate best checkpoint begin."""
         return best_phase_starts(self.phases)
 
     @property
@@ -581,7 +581,7 @@ def check_population(
 
 
 def _updates_per_generation(spec: Spec, per_line: int) -> int:
-    """Return the updates between generations, a multiple of `per_line`, or 0 for no generations."""
+    """Return the number of updates between generations, a multiple of `per_line`, or 0."""
     frames = spec.options.evolve_every
     if frames == 0:
         return 0

@@ -420,7 +420,7 @@ def _make_update(spec: Spec, algorithm: Algorithm, environment: Environment) -> 
         spec, sweep={}, evolve={}, options=dataclasses.replace(spec.options, seeds=1)
     )
     runner = SimulatorRunner(single, algorithm, algorithm, (environment, environment), state)
-    return Update(runner.learn, (state, runner.abstract))
+    return Update(runner.learn, (state, runner.abstract_recording))
 
 
 class ProgramSignature(NamedTuple):

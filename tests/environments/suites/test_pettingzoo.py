@@ -157,6 +157,8 @@ class Broken(Shift):
             rewards = {"guard_0": "much"} if self.fault == "text" else rewards
             self.agents = [*self.agents, "spy"] if self.fault == "agents" else self.agents
             obs = {**obs, "guard_0": np.zeros(5)} if self.fault == "shape" else obs
+            terminated |= {"gaurd_0": True} if self.fault == "unknown" else {}
+            rewards |= {"cook_0": 1.0} if self.fault == "other" else {"__all__": 1.0}
         return obs, rewards, terminated, truncated, infos
 
     def _fail(self) -> None:
@@ -172,6 +174,8 @@ class Broken(Shift):
         ("text", "reward must be one number, got 'much'"),
         ("agents", "agents must be a subset of possible_agents, got 'spy'"),
         ("shape", r"guard_0: the observation must have the shape \(2,\)"),
+        ("unknown", "agent in terminations 'gaurd_0': did you mean guard_0"),
+        ("other", "agent in rewards 'cook_0': known are: guard_0, guard_1, runner_0"),
     ],
 )
 def test_violations_of_the_api_are_reported(fault: str, message: str) -> None:
@@ -180,6 +184,13 @@ def test_violations_of_the_api_are_reported(fault: str, message: str) -> None:
         play(environment, [[0, 0, 0]] * 2)
     with pytest.raises(FaultyEnvironmentError, match=message):
         rollax.check_environment(environment)
+
+
+def test_predict_answers_unknown_agents_with_near_names() -> None:
+    convert = capabilities(make_shift()).space_conversion
+    assert convert is not None
+    with pytest.raises(UnknownNameError, match="'gaurd_0': did you mean guard_0"):
+        convert.observation({"gaurd_0": np.zeros(2, np.float32)})
 
 
 @pytest.mark.parametrize("later", [np.zeros(3), np.zeros(2, np.uint8), np.array(["a", "b"])])

@@ -98,7 +98,7 @@ class NoPicture:
 
     def message(self, text: str) -> None: ...
     def status(self, text: str) -> None: ...
-    def progress(self, done: int, total: int, figures: dict[str, str]) -> None: ...
+    def progress(self, num_done: int, num_total: int, metric_texts: dict[str, str]) -> None: ...
     def close(self) -> None: ...
 
 
@@ -206,7 +206,7 @@ def test_the_bar_formats_metrics_like_the_lines() -> None:
     session.update_seconds, session.num_timed_updates, session.timing = 1.0, 1, RunTiming()
     session.program = SimpleNamespace(simulators=None)
     session.frames_of_all_members = lambda num_updates: 10 * num_updates
-    session.figures = loop._format_training(
+    session.metric_texts = loop._format_training(
         session, {"coverage": 0.97266, "qd_score": 60786.17, "fitness_best": float("nan")}
     )
     loop._show_progress(session)

@@ -195,3 +195,13 @@ def test_selected_demonstrations_are_an_argument(tmp_path: Path) -> None:
     assert isinstance(recorded.select([0, 3]), Demonstrations)
     _, show = cloned(tmp_path / "run", recorded.select([0, 3]))
     assert "2 episodes, 4 steps" in show.text and "(in memory)" in show.text
+
+
+def test_observations_out_of_bounds_are_a_warning(data: Path, tmp_path: Path) -> None:
+    """Such demonstrations may be of another environment, or in other units."""
+    recorded = rollax.load_demonstrations(data)
+    observations = {"observations": recorded.arrays["observations"] * 255.0}
+    arrays = recorded.arrays | observations
+    _, show = cloned(tmp_path / "run", Demonstrations(arrays), updates=1)
+    (line,) = [line for line in show.text.splitlines() if "warning: observations" in line]
+    assert "but the environment declares values from 0 to 1." in line

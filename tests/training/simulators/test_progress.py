@@ -27,14 +27,14 @@ class Recorded(LineDisplay):
         super().__init__(silent=True)
         self.statuses: list[str] = []
         self.done: list[int] = []
-        self.figures: list[dict[str, str]] = []
+        self.metric_texts: list[dict[str, str]] = []
 
     def status(self, text: str) -> None:
         self.statuses.append(text)
 
-    def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
-        self.done.append(done)
-        self.figures.append(figures)
+    def progress(self, num_done: int, num_total: int, metric_texts: dict[str, str]) -> None:
+        self.done.append(num_done)
+        self.metric_texts.append(metric_texts)
 
 
 def test_progress_is_shown_during_rollouts_and_evaluations(
@@ -49,9 +49,9 @@ def test_progress_is_shown_during_rollouts_and_evaluations(
     )
     assert result.evaluation["episodes"] == HOST_EVAL_EPISODES
     assert show.done == [*range(0, 16, 2), 16, *range(16, 32, 2), 32]
-    assert all("evaluation" in figures for figures in show.figures)
-    assert "return" not in show.figures[0], "it is not known yet"
-    assert show.figures[-1]["left"] == "0:00"
+    assert all("evaluation" in texts for texts in show.metric_texts)
+    assert "return" not in show.metric_texts[0], "it is not known yet"
+    assert show.metric_texts[-1]["left"] == "0:00"
     assert "evaluating: 0 of 10 episodes finished, 20 steps" in show.statuses
 
 

@@ -227,7 +227,7 @@ def make_runner(environment: Any, **options: Any) -> tuple[runner.SimulatorRunne
 def test_failed_episodes_do_not_count_in_training_metrics() -> None:
     acts, state = make_runner(on_host(fault="raise", at=7), env_restarts=1)
     acts.begin(state)
-    recording = acts.played(jax.tree.leaves(state))
+    recording = acts.collect_rollout(jax.tree.leaves(state))
     episodes = to_rollout(acts.environment, recording, find_actor(state)).episodes
     is_end = recording.steps.terminated | recording.steps.truncated
     assert recording.steps.truncated[6].all() and acts.num_restarts == 2
@@ -252,7 +252,7 @@ def test_training_continues_after_a_failure_or_a_stop(
         state, rows = acts.advance(state, 1)
     assert len(rows.episodes.number) == 0
     acts.begin(state)
-    recording = acts.played(jax.tree.leaves(state))
+    recording = acts.collect_rollout(jax.tree.leaves(state))
     assert recording.steps.reset[0].all() and not recording.steps.obs[0].any()
     acts.close()
 

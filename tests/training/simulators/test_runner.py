@@ -108,7 +108,7 @@ def test_learning_on_the_host_equals_learning_in_jax(name: str) -> None:
     policy, actor, act_key, num_steps = compiled.rollouts(state)
     _, experience, _ = jax.jit(lambda: unroll(world, policy, actor, act_key, num_steps))()
     acts.begin(on_host_state)
-    recording = acts.played(jax.tree.leaves(on_host_state))
+    recording = acts.collect_rollout(jax.tree.leaves(on_host_state))
     rollout = to_rollout(environment, recording, find_actor(on_host_state))
     for field in experience._fields:
         same(getattr(rollout.experience, field), getattr(experience, field), field)

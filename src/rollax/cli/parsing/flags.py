@@ -40,7 +40,8 @@ def expand_option_names(
     Raises:
         UsageError: If several groups have an option of the same name, or if an option is unknown
             and no option has a similar name.
-        UnknownSettingError: If an option is unknown and options with similar names exist.
+        UnknownSettingError: If an option is unknown and options with similar names exist, or if
+            it is the name of a setting in another library.
     """
     for word in words:
         _check_no_synonym(word, groups)

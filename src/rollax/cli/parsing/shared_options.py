@@ -46,7 +46,7 @@ class SharedOptions(NamedTuple):
 def take_shared_options(words: list[str]) -> tuple[list[str], SharedOptions]:
     """Split off the options that every command accepts, and apply them.
 
-    Imports the modules of `--import MODULE`, disables the compilation cache for
+    The function imports the modules of `--import MODULE`, disables the compilation cache for
     `--no-compilation-cache`, and connects to the other processes for `--distributed`.
 
     Args:

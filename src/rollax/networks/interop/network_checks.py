@@ -97,7 +97,10 @@ def check_implicit_quantile_network(
 def check_recurrent_q_network(
     algorithm: str, environment: Environment, make_network: NetworkFn
 ) -> NetworkFn:
-    """Return `make_network` with a check of `(carry, obs) -> (carry, action values [n])`."""
+    """Return `make_network` with a check of networks with memory that return action values `[n]`.
+
+    The networks must map `(carry, obs)` to `(carry, values)`.
+    """
 
     def check(network: Network) -> None:
         def apply(network: Network, obs: Observation) -> Any:

@@ -129,7 +129,7 @@ def _label_encoder(encoder: layers.Encoder) -> LabeledArrays:
     for name, network in encoder.convolutions.items():
         first = network.layers[0]
         channels = first.weight.shape[-1] // first.kernel**2
-        kind = _kind_of(layers.encoded_parts(encoder.space)[name])
+        kind = _value_kind(layers.encoded_parts(encoder.space)[name])
         patch = _label_numbers(f"patch of {kind}", (first.kernel, first.kernel, channels))
         path = f".convolutions[{name!r}].layers[0].weight"
         found[path] = (AxisLabels(-1, patch, True),)
@@ -185,11 +185,11 @@ def _label_part(
         yield from ((*prefix, d, i) for d, size in enumerate(part.sizes) for i in range(size))
     else:
         for index in np.ndindex(*feature_shape(encoder, name, part)):
-            yield (*prefix, _kind_of(part), *index)
+            yield (*prefix, _value_kind(part), *index)
 
 
-def _kind_of(space: Space) -> str:
-    """Return a name for the scale of the values of a space: encoders divide uint8 by 255."""
+def _value_kind(space: Space) -> str:
+    """Return "pixels" for 8-bit images, which encoders divide by 255, or the type of the space."""
     is_pixels = isinstance(space, Box) and space.dtype == "uint8"
     return "pixels" if is_pixels else type(space).__name__
 

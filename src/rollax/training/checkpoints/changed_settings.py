@@ -327,7 +327,10 @@ def _check_fixed_settings(spec: Spec, environment: Environment | None) -> None:
 
 
 def _list_single_changes(spec: Spec, old_spec: Spec) -> dict[str, Spec]:
-    """Return `old_spec` with one change each that may affect shapes, keyed by a description."""
+    """Return one variant of `old_spec` for each changed setting that may affect shapes.
+
+    Each variant has only this change. The keys describe the changes.
+    """
     traced = traced_field_names(type(spec.config))
     changes = {}
     for name in _differing_fields(old_spec.config, spec.config):

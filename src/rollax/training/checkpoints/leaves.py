@@ -61,7 +61,7 @@ class LeafChanges(NamedTuple):
 
 
 def add_missing_settings(summary: CheckpointSummary, template: State) -> LeafChanges:
-    """Return the default of each setting that an older version did not store in its states.
+    """Return the default of each setting that a checkpoint of an older version does not contain.
 
     Args:
         summary: Summary of the checkpoint.

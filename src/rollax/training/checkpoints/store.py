@@ -82,12 +82,12 @@ class CheckpointSaveError(RuntimeError):
 class Checkpoints:
     """Store for the checkpoints of one run in a folder.
 
-    The best checkpoint is that of the current phase, which begins after the last step in
-    `phase_starts`. After every save, the newest checkpoints and the best ones of each phase are
-    kept, and the other checkpoints are deleted. A checkpoint with a nonfinite metric is never the
-    best. Only folders that this class wrote are deleted. Only one process may write to a folder at
-    a time, but other processes may read it. Call `close()` before the program ends, or an
-    unfinished save may be lost.
+    The best checkpoint is selected among the checkpoints of the current phase, which begins after
+    the last step in `phase_starts`. After every save, the newest checkpoints and the best ones of
+    each phase are kept, and the other checkpoints are deleted. A checkpoint with a nonfinite metric
+    is never the best. Only folders that this class wrote are deleted. Only one process may write to
+    a folder at a time, but other processes may read it. Call `close()` before the program ends, or
+    an unfinished save may be lost.
 
     Args:
         folder: Folder of the checkpoints.
@@ -95,7 +95,8 @@ class Checkpoints:
         keep_best: Number of best checkpoints to keep.
         best_metric: Name of the metric that ranks checkpoints.
         best_mode: Whether larger ("max") or smaller ("min") values are better.
-        phase_starts: Steps at which the evaluations of the run changed, in ascending order.
+        phase_starts: Steps at which phases with a separate best checkpoint begin, in ascending
+            order.
         ignores_optimizer: Whether to read checkpoints without the states of their optimizers.
 
     Raises:

@@ -455,10 +455,10 @@ def _compile_host_program(
     `environments` are those of training and evaluation, and `capacity` is the maximum number of
     updates per call.
     """
-    acts = SimulatorRunner(
+    runner = SimulatorRunner(
         spec, algorithm, functions.algorithm, environments, functions.abstract_state
     )
-    many = spec.num_members > 1
+    has_members = spec.num_members > 1
     begin = jax.jit(functions.algorithm.init)
     evolving_members = _compile_evolve(
         spec, population(algorithm), functions.abstract_state, None, None
@@ -467,19 +467,19 @@ def _compile_host_program(
 
     def compile_run() -> tuple[Any, dict[str, float]]:
         if spec.acts_in_training:
-            return acts.compile(capacity), {}
+            return runner.compile(capacity), {}
         return compile_with_timing(segments, functions.abstract_state, np.int32(0))
 
     training = TrainingPrograms(compile_run, lambda: evolving_members)
 
     def evaluate(state: State, updates: int) -> Episodes:
         key = _evaluation_key(spec, functions, updates)
-        return acts.evaluate(state, list(key) if many else [key])
+        return runner.evaluate(state, list(key) if has_members else [key])
 
     def advance(state: State, num_updates: int) -> tuple[State, Metrics]:
         training.make()
         if spec.acts_in_training:
-            return acts.advance(state, num_updates)
+            return runner.advance(state, num_updates)
         state, metrics = background.execute(training.run, state, np.int32(num_updates))
         return state, _first_rows(metrics, num_updates)
 
@@ -487,7 +487,7 @@ def _compile_host_program(
     return Program(
         algorithm=functions.algorithm,
         environment=environments[1],
-        num_members=spec.num_members if many else None,
+        num_members=spec.num_members if has_members else None,
         abstract_state=functions.abstract_state,
         init=init,
         advance=advance,
@@ -496,7 +496,7 @@ def _compile_host_program(
         capacity=capacity,
         training=training,
         mesh=None,
-        simulators=acts,
+        simulators=runner,
     )
 
 

@@ -144,7 +144,7 @@ def _check_evolution(
         runner = SimulatorRunner(
             spec, algorithm, parts.algorithm, environments, parts.abstract_state
         )
-        jax.eval_shape(runner.learn, parts.abstract_state, runner.abstract)
+        jax.eval_shape(runner.learn, parts.abstract_state, runner.abstract_recording)
     else:
         jax.eval_shape(parts.algorithm.step, parts.abstract_state)
 

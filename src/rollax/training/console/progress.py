@@ -33,13 +33,15 @@ MIN_PICTURE_WIDTH, MIN_PICTURE_HEIGHT = 60, 24
 class Display(Protocol):
     """Interface through which a run shows messages and progress.
 
-    `picture` calls `make`, which draws an archive map, only if the terminal is large enough for the
-    map. `close` is called when training ends. Messages about the result follow after `close`.
+    `progress` receives the numbers of completed and of all steps, and formatted metrics keyed by
+    label. `picture` calls `make`, which draws an archive map, only if the terminal is large enough
+    for the map. `close` is called when training ends. Messages about the result follow after
+    `close`.
     """
 
     def message(self, text: str) -> None: ...
     def status(self, text: str) -> None: ...
-    def progress(self, done: int, total: int, figures: dict[str, str]) -> None: ...
+    def progress(self, num_done: int, num_total: int, metric_texts: dict[str, str]) -> None: ...
     def picture(self, make: Callable[[], Text | None]) -> None: ...
     def close(self) -> None: ...
 
@@ -67,7 +69,7 @@ class NullDisplay:
 
     def message(self, text: str) -> None: ...
     def status(self, text: str) -> None: ...
-    def progress(self, done: int, total: int, figures: dict[str, str]) -> None: ...
+    def progress(self, num_done: int, num_total: int, metric_texts: dict[str, str]) -> None: ...
     def picture(self, make: Callable[[], Text | None]) -> None: ...
     def close(self) -> None: ...
 
@@ -99,18 +101,20 @@ class LineDisplay:
             self._shown_statuses.add(text)
             self.message(text)
 
-    def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
+    def progress(self, num_done: int, num_total: int, metric_texts: dict[str, str]) -> None:
         now = time.monotonic()
-        if done < total and now - self._last_progress_time < self._interval_seconds:
+        if num_done < num_total and now - self._last_progress_time < self._interval_seconds:
             return
         self._last_progress_time = now
         # The unit of the speed, such as frames/s, is also the unit of the progress.
-        unit = next((name.removesuffix("/s") for name in figures if name.endswith("/s")), "steps")
+        unit = next(
+            (name.removesuffix("/s") for name in metric_texts if name.endswith("/s")), "steps"
+        )
         self.message(
             "  ".join(
                 [
-                    f"{done:,}/{total:,} {unit}",
-                    *(f"{name} {value}" for name, value in figures.items()),
+                    f"{num_done:,}/{num_total:,} {unit}",
+                    *(f"{name} {value}" for name, value in metric_texts.items()),
                 ]
             )
         )
@@ -143,10 +147,10 @@ class LiveDisplay:
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
             # A column, so that the text wraps in a narrow terminal.
-            TextColumn("{task.fields[figures]}", table_column=Column()),
+            TextColumn("{task.fields[metrics]}", table_column=Column()),
         )
         self._bar = PictureProgress(*columns, console=console, refresh_per_second=8)
-        self._task = self._bar.add_task("starting", total=None, figures="")
+        self._task = self._bar.add_task("starting", total=None, metrics="")
         self._bar.start()
 
     def message(self, text: str) -> None:
@@ -156,13 +160,13 @@ class LiveDisplay:
     def status(self, text: str) -> None:
         self._bar.update(self._task, description=escape_to_one_line(text))
 
-    def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
+    def progress(self, num_done: int, num_total: int, metric_texts: dict[str, str]) -> None:
         text = "  ".join(
             f"[dim]{_escape_markup(name)}[/] {_escape_markup(value)}"
-            for name, value in figures.items()
+            for name, value in metric_texts.items()
         )
         self._bar.update(
-            self._task, description="training", completed=done, total=total, figures=text
+            self._task, description="training", completed=num_done, total=num_total, metrics=text
         )
 
     def picture(self, make: Callable[[], Text | None]) -> None:
@@ -198,8 +202,8 @@ class ResilientDisplay:
     def status(self, text: str) -> None:
         self._call_safely(self._display.status, text)
 
-    def progress(self, done: int, total: int, figures: dict[str, str]) -> None:
-        self._call_safely(self._display.progress, done, total, figures)
+    def progress(self, num_done: int, num_total: int, metric_texts: dict[str, str]) -> None:
+        self._call_safely(self._display.progress, num_done, num_total, metric_texts)
 
     def picture(self, make: Callable[[], Text | None]) -> None:
         show = getattr(self._display, "picture", None)  # optional for a user's display

@@ -10,7 +10,7 @@ class RunTiming:
     """Durations of the segments and evaluations of a run.
 
     The first segment includes work that happens only once, such as the first transfer to a device.
-    It counts for the estimate only until there is a second segment.
+    The estimate uses its duration only until a second segment has ended.
     """
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -90,8 +91,8 @@ class StopRequest:
 def make_interrupt(message: str, result: object) -> KeyboardInterrupt:
     """Return a KeyboardInterrupt with an attribute `result`, for a run that was saved.
 
-    The result is not a subclass, because Python exits with the code of an interrupted process only
-    for KeyboardInterrupt itself.
+    A subclass is not used, because Python exits with the code of an interrupted process only for
+    KeyboardInterrupt itself.
     """
     interrupt = KeyboardInterrupt(message)
     vars(interrupt)["result"] = result
@@ -107,6 +108,21 @@ def get_interrupt_result(interrupt: KeyboardInterrupt) -> Any:
     if "result" not in vars(interrupt):
         raise interrupt
     return vars(interrupt)["result"]
+
+
+@contextlib.contextmanager
+def add_folder_to_interrupt(folder: Path) -> Iterator[None]:
+    """Attach the folder of a run or study to a KeyboardInterrupt that aborts the block."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        vars(interrupt)["folder"] = folder
+        raise
+
+
+def get_interrupt_folder(interrupt: KeyboardInterrupt) -> Path | None:
+    """Return the folder of the aborted run or study, or None if it had not been created."""
+    return vars(interrupt).get("folder")
 
 
 class StopRequested(Exception):

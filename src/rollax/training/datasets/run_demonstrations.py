@@ -9,7 +9,11 @@ from rollax.algorithms.registry import list_algorithms
 from rollax.algorithms.replay_updates import num_filled_steps
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
-from rollax.replay.demonstrations import Demonstrations, RunDemonstrations
+from rollax.replay.demonstrations import (
+    Demonstrations,
+    RunDemonstrations,
+    describe_values_out_of_bounds,
+)
 from rollax.training.console.progress import format_bytes
 from rollax.training.datasets.demonstration_files import load_demonstrations, save_demonstrations
 from rollax.training.evaluation.metrics import format_number
@@ -119,7 +123,7 @@ def copy_run_demonstrations(spec: Spec, folder: Path, new_folder: Path) -> None:
 
 
 def describe_demonstrations(spec: Spec, environment: Environment) -> list[str]:
-    """Return a line about the demonstrations of a run, or an empty list.
+    """Return lines about the demonstrations of a run and warnings, or an empty list.
 
     Args:
         spec: Specification of the run.
@@ -134,12 +138,12 @@ def describe_demonstrations(spec: Spec, environment: Environment) -> list[str]:
         f"{format_number(float(data.returns.mean()))}, {format_bytes(size)} "
         f"({spec.options.demonstrations})"
     )
+    space = environment.observation_space
+    steps = data.to_steps(space, environment.action_space, environment.num_agents)
+    lines = [line, *(f"warning: {x}" for x in describe_values_out_of_bounds(steps, space))]
     derived = spec.derived_settings
     if not derived.replay_capacity:
-        return [line]
-    steps = data.to_steps(
-        environment.observation_space, environment.action_space, environment.num_agents
-    )
+        return lines
     num_streams = derived.num_envs * (environment.num_agents or 1)
     number = num_filled_steps(len(steps.reward), num_streams, derived.replay_capacity)
-    return [line, f"  The last {number:,} steps fill the replay buffer."]
+    return [*lines, f"  The last {number:,} steps fill the replay buffer."]

@@ -282,9 +282,10 @@ class CurveMonitor:
     def _is_greedy_return_low(self, record: Record) -> bool:
         """Return whether the return of greedy actions lies far below that of sampled actions.
 
-        They have lost half of a clear improvement of the sampled return or, in the second half of
-        training, more than the size of the sampled return. In the first episodes, the sampled
-        return is that of short episodes only, so it is not compared.
+        The result is true in two cases: the sampled return has clearly improved and the greedy
+        return has reached less than half of the improvement, or, in the second half of training,
+        the greedy return is lower than the sampled return by more than its absolute value. During
+        the first episodes, the result is false, because only short episodes have ended.
         """
         values = {
             name: _median(record, name)
@@ -345,4 +346,4 @@ def warn_about_curves(
     """
     for warning in session.monitor.observe({**values, "step": step}):
         session.warn(warning.text)
-        session.recorder.warning(step, warning._asdict())
+        session.recorder.write_warning(step, warning._asdict())

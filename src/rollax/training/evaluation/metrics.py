@@ -150,8 +150,13 @@ def zero_sum_side_returns(values: MetricValues) -> dict[str, float]:
 def return_names_by_type(values: MetricValues, agent_types: tuple[str, ...]) -> list[str]:
     """Return the metric names of the mean returns per agent type.
 
-    The list is empty for a single agent type, and for zero-sum games (see
-    `zero_sum_side_returns`).
+    Args:
+        values: Metrics of an evaluation.
+        agent_types: Type of each agent.
+
+    Returns:
+        The names. Empty for a single agent type, and for zero-sum games (see
+        `zero_sum_side_returns`).
     """
     distinct_types = dict.fromkeys(agent_types)
     if len(distinct_types) < 2 or zero_sum_side_returns(values):
@@ -160,7 +165,12 @@ def return_names_by_type(values: MetricValues, agent_types: tuple[str, ...]) -> 
 
 
 def is_zero_sum_metric(best_metric: str, values: MetricValues) -> bool:
-    """Return whether a metric cannot rank checkpoints because it averages returns that sum to 0."""
+    """Return whether a metric cannot rank checkpoints because it averages returns that sum to 0.
+
+    Args:
+        best_metric: Name of the metric.
+        values: Metrics of an evaluation, which show whether returns sum to 0.
+    """
     return best_metric in (
         *(f"return_{name}" for name in RETURN_STATISTICS),
         "return_team",

@@ -67,7 +67,7 @@ def _is_evaluation_due(session: Session) -> bool:
 def _list_evaluations(spec: Spec) -> range:
     """Return the numbers of updates of the evaluations between start and end of a run.
 
-    The end of the run is evaluated too, so no evaluation is due less than half an interval before.
+    The end of the run is also evaluated, so no evaluation is due in the last half interval.
     """
     interval = spec.updates_per_evaluation or spec.total_updates
     return range(interval, spec.total_updates - (interval - 1) // 2, interval)
@@ -109,7 +109,7 @@ def _record_evaluation(session: Session, episodes: Episodes) -> None:
     arrays = episodes._asdict()
     if len(set(types)) > 1:
         arrays["agent_types"] = np.array(types)
-    warning = session.recorder.evaluation(session.num_frames, session.evaluation, arrays)
+    warning = session.recorder.write_evaluation(session.num_frames, session.evaluation, arrays)
     if warning is not None:
         session.warn(warning)
 

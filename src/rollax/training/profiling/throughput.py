@@ -220,7 +220,13 @@ def profile_update(updates: TimedUpdates) -> dict[str, PartCost]:
 def make_result(
     updates: TimedUpdates, shares: dict[str, PartCost], limits: MachineLimits
 ) -> BenchmarkResult:
-    """Summarize timed updates, the costs of their parts, and the peak rates of the machine."""
+    """Return the result of a benchmark.
+
+    Args:
+        updates: Timed updates.
+        shares: Cost of each part of an update, keyed by name.
+        limits: Peak rates of the machine.
+    """
     steps, (wall, processor) = (
         updates.num_updates * updates.steps_per_update,
         _median_round(updates),

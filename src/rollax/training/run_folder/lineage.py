@@ -30,7 +30,9 @@ def record_initial_generation(
     if not spec.evolve or updates:
         return
     settings = {name: np.asarray(vars(config)[name]).tolist() for name in spec.evolve}
-    recorder.generation(0, {"generation": 0, "fitness": None, "parent": None, "settings": settings})
+    recorder.write_generation(
+        0, {"generation": 0, "fitness": None, "parent": None, "settings": settings}
+    )
 
 
 def make_generation_record(spec: Spec, updates: int, generation: Generation) -> MetricValues:

@@ -109,7 +109,8 @@ def parse_phases(values: object) -> tuple[Phase, ...]:
 def best_phase_starts(phases: Sequence[Phase]) -> tuple[int, ...]:
     """Return the steps after which a new best checkpoint is selected, ascending.
 
-    Evaluations cannot be compared with earlier ones, or the network or the optimizer is another.
+    A phase has a separate best checkpoint if its evaluations cannot be compared with earlier ones,
+    or if it has another network or another kind of optimizer.
     """
     return tuple(
         sorted(
@@ -146,7 +147,7 @@ def undo_phases(settings: Record, count: int) -> Record:
 
 
 def with_starts(phases: Sequence[Phase], count: int, step: int) -> tuple[Phase, ...]:
-    """Return the phases, where those after the first `count` begin at `step` at the latest.
+    """Return the phases, with later starts than `step` set to `step` after the first `count`.
 
     A resumed run may continue from an older checkpoint than the one at which a phase began.
     """

@@ -174,14 +174,16 @@ class Recorder:
         """Return whether the evaluation at this step is recorded."""
         return step in self._evaluation_arrays.get("step", [])
 
-    def metrics(self, step: int, values: MetricValues) -> None:
+    def write_metrics(self, step: int, values: MetricValues) -> None:
         """Write training metrics at an environment step."""
         self._metrics_sink.write(step, values)
         prefixed = {metric_sinks.add_section_prefix(name): value for name, value in values.items()}
         for member, sink in self._dashboard_sinks.items():
             sink.write(step, _to_finite_scalars(prefixed, member))
 
-    def evaluation(self, step: int, values: MetricValues, episodes: MetricValues) -> str | None:
+    def write_evaluation(
+        self, step: int, values: MetricValues, episodes: MetricValues
+    ) -> str | None:
         """Write one evaluation.
 
         Args:
@@ -246,11 +248,11 @@ class Recorder:
         self._metrics_sink.sync()
         self._lineage_sink.sync()
 
-    def generation(self, step: int, values: MetricValues) -> None:
+    def write_generation(self, step: int, values: MetricValues) -> None:
         """Write the record of one generation of an evolving population."""
         self._lineage_sink.write(step, values)
 
-    def warning(self, step: int, values: MetricValues) -> None:
+    def write_warning(self, step: int, values: MetricValues) -> None:
         """Write a warning about the curves of the run as a line with `"event": "warning"`."""
         self._metrics_sink.write(step, {"event": "warning", **values})
 
@@ -277,17 +279,17 @@ class NullRecorder:
         """Return whether the evaluation at this step is recorded."""
         return step in self._evaluated_steps
 
-    def evaluation(self, step: int, values: MetricValues, episodes: MetricValues) -> None:
+    def write_evaluation(self, step: int, values: MetricValues, episodes: MetricValues) -> None:
         """Store the step of an evaluation."""
         self._evaluated_steps.add(step)
 
-    def rolled_back_to(self, step: int) -> "NullRecorder":
+    def roll_back(self, step: int) -> "NullRecorder":
         """Return a recorder with the evaluations up to `step`, for a run that rolls back to it."""
         return NullRecorder(earlier for earlier in self._evaluated_steps if earlier <= step)
 
-    def metrics(self, step: int, values: MetricValues) -> None: ...
-    def generation(self, step: int, values: MetricValues) -> None: ...
-    def warning(self, step: int, values: MetricValues) -> None: ...
+    def write_metrics(self, step: int, values: MetricValues) -> None: ...
+    def write_generation(self, step: int, values: MetricValues) -> None: ...
+    def write_warning(self, step: int, values: MetricValues) -> None: ...
     def sync(self) -> None: ...
     def close(self) -> None: ...
 

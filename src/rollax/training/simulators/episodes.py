@@ -224,7 +224,7 @@ def play_episodes(
     simulators: Simulators,
     playing: EpisodeTracker,
     max_steps: int,
-    seen: Callable[[np.ndarray], np.ndarray],
+    reshape_fn: Callable[[np.ndarray], np.ndarray],
     check_fn: Callable[[], None],
 ) -> None:
     """Play all episodes and record their results in `playing`.
@@ -236,27 +236,29 @@ def play_episodes(
         simulators: Simulators of all members, P x S in total.
         playing: Plan and results of the episodes.
         max_steps: Maximum number of steps in an episode.
-        seen: Function that reshapes an array [P x S, ...] to the leading axes of `act`, [S, ...] or
-            [P, S, ...].
+        reshape_fn: Function that reshapes an array [P x S, ...] to the leading axes of `act`,
+            [S, ...] or [P, S, ...].
         check_fn: Function that is called before each step.
     """
     episodes, width = playing.episodes, playing.num_parallel
 
-    def shaped(tree):
-        return jax.tree.map(seen, tree)
+    def reshape_all(tree):
+        return jax.tree.map(reshape_fn, tree)
 
     def flat(leaf):
-        return np.asarray(leaf).reshape(playing.index.size, *leaf.shape[seen(playing.index).ndim :])
+        return np.asarray(leaf).reshape(
+            playing.index.size, *leaf.shape[reshape_fn(playing.index).ndim :]
+        )
 
     obs = simulators.reset(playing.make_seeds(playing.index), playing.alive).obs
-    carry = shaped(carry)
+    carry = reshape_all(carry)
     while np.any(playing.alive):
         check_fn()
         keys, begins = (
             playing.take_episodes(episodes.keys, playing.index),
-            shaped((playing.reset, playing.time)),
+            reshape_all((playing.reset, playing.time)),
         )
-        carry, action = act(state, shaped(obs), carry, begins[0], seen(keys), begins[1])
+        carry, action = act(state, reshape_all(obs), carry, begins[0], reshape_fn(keys), begins[1])
         following = playing.make_seeds(playing.index + width)
         after = simulators.step(jax.tree.map(flat, action), following, playing.alive)
         needs_reset = playing.add(after, max_steps)
@@ -307,11 +309,11 @@ def make_episodes(
 
 def play_planned_episodes(
     algorithm: Algorithm,
-    player: ActFn,
+    act: ActFn,
     state: State,
     simulators: Simulators,
     playing: EpisodeTracker,
-    shown: HostEnvironment,
+    environment: HostEnvironment,
     spec: Spec,
     has_members: bool,
     choices: Mapping[str, str] | None = None,
@@ -321,11 +323,11 @@ def play_planned_episodes(
 
     Args:
         algorithm: Algorithm of one member.
-        player: Function that acts with the policies (see `ActFn`).
-        state: State of the member algorithm, with a leading axis [P] if `has_members`.
+        act: Function that acts with the policies (see `ActFn`).
+        state: State of `algorithm`, with a leading axis [P] if `has_members`.
         simulators: Simulators of all members.
         playing: Plan and results of the episodes.
-        shown: Evaluation environment.
+        environment: Evaluation environment.
         spec: Specification of the run.
         has_members: Whether the state has a leading member axis.
         choices: Reduction of each info value over an episode, keyed by value name. None uses the
@@ -349,9 +351,9 @@ def play_planned_episodes(
     def split_members(x: np.ndarray) -> np.ndarray:
         return x.reshape(-1, width, *x.shape[1:]) if has_members else x
 
-    limit = shown.time_limit or spec.options.eval_max_steps
+    limit = environment.time_limit or spec.options.eval_max_steps
     carry = jax.tree.map(repeat_per_episode, carry)
-    play_episodes(player, members, carry, simulators, playing, limit, split_members, check_fn)
+    play_episodes(act, members, carry, simulators, playing, limit, split_members, check_fn)
     reductions = spec.options.info if choices is None else choices
     state_metrics = jax.device_get(by_member(algorithm.state_metrics)(state))
-    return make_episodes(shown, playing, reductions, has_members, state_metrics)
+    return make_episodes(environment, playing, reductions, has_members, state_metrics)

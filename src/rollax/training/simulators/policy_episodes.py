@@ -60,11 +60,11 @@ def evaluate_policy(
     with _open_simulators(policy, width, workers, names) as simulators:
         return episodes.play_planned_episodes(
             algorithm=policy.algorithm,
-            player=episodes.make_evaluation_act_fn(policy.algorithm, greedy, False),
+            act=episodes.make_evaluation_act_fn(policy.algorithm, greedy, False),
             state=policy.state,
             simulators=simulators,
             playing=playing,
-            shown=environment,
+            environment=environment,
             spec=policy.spec,
             has_members=False,
             choices=info,
@@ -89,17 +89,17 @@ def collect_observations(
     first = jax.tree.map(np.asarray, policy.algorithm.initial_carry(state))
     carry = jax.tree.map(lambda x: np.broadcast_to(x, (number, *x.shape)), first)
     seeds, keys = (rows[0] for rows in episodes.plan_episodes([key], number))
-    seen = []
+    observed = []
     with _open_simulators(policy, number) as simulators:
         obs, active = simulators.reset(list(seeds))
         begins = np.ones(number, bool)
         reset = begins if active is None else np.ones(active.shape, bool)
         for step in range(num_steps):
-            seen.append((obs, begins))
+            observed.append((obs, begins))
             carry, action = act(state, obs, carry, reset, keys, np.full(number, step, np.int32))
             after = simulators.step(jax.tree.map(np.asarray, action))
             obs, reset, begins = after.obs, after.reset, after.ended
-    return jax.tree.map(lambda *x: np.stack(x), *seen)
+    return jax.tree.map(lambda *x: np.stack(x), *observed)
 
 
 @contextlib.contextmanager

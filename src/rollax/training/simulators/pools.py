@@ -54,14 +54,17 @@ class PooledSimulators:
         next_rows = self._make_rows()
         after = self._layout.make_empty_step(self._number, next_rows, next_rows)
         assert self._pool is not None, "reset must be called first"
-        obs, rewards, over, cut, told, whose = self._try(
+        obs, rewards, terminated, truncated, info, stepped_ids = self._try(
             "step", lambda: self._pool.step(action[ids], ids)
         )
-        self._put(next_rows, obs, whose)
-        after.reward[whose], after.terminated[whose] = rewards, over
-        after.truncated[whose], after.ended[whose] = cut & ~over, cut | over
+        self._put(next_rows, obs, stepped_ids)
+        after.reward[stepped_ids], after.terminated[stepped_ids] = rewards, terminated
+        after.truncated[stepped_ids], after.ended[stepped_ids] = (
+            truncated & ~terminated,
+            truncated | terminated,
+        )
         for column, name in enumerate(self._layout.info_names):
-            after.info[whose, column] = told[name]
+            after.info[stepped_ids, column] = info[name]
         rows, ended = next_rows, self._all_ids[after.ended]
         if ended.size:
             rows = jax.tree.map(np.copy, next_rows)

@@ -76,8 +76,8 @@ class Recording(NamedTuple):
 
     Attributes:
         steps: Steps of the rollout.
-        restarted: Whether the simulator failed in the step and was made again, bool `[T, E]`. Its
-            episode is truncated, and does not count in the episode statistics.
+        restarted: Whether the simulator failed in the step and was recreated, bool `[T, E]`. Its
+            episode is truncated and does not count in the episode statistics.
         last: Inputs of the policy after the last step.
         info: `EpisodeSums.info` of the episodes that were completed during the rollout.
     """

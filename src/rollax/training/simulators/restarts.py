@@ -31,9 +31,9 @@ class SimulatorError(RuntimeError):
 class RestartLimit:
     """Limit on consecutive failures of simulators, or of workers.
 
-    A completed episode ends a series of consecutive failures, and so do `RELIABLE_STEPS` steps. A
-    series of a worker ends once this applies to all of its simulators, because it is not known
-    which of them caused a failure.
+    A series of consecutive failures of a simulator ends with a completed episode, or after
+    `RELIABLE_STEPS` steps. A series of failures of a worker ends when this applies to all of its
+    simulators, because any of them may have caused the failures.
 
     Args:
         sizes: Number of simulators of each worker, or a 1 for each simulator that restarts alone.

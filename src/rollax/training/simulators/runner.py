@@ -98,35 +98,35 @@ class SimulatorRunner:
     def __init__(
         self,
         spec: Spec,
-        one: Algorithm,
-        running: Algorithm,
+        member_algorithm: Algorithm,
+        run_algorithm: Algorithm,
         environments: tuple[Environment, Environment],
-        like: State,
+        abstract_state: State,
     ) -> None:
         """Create the runner. Training simulators start before the first update.
 
         Args:
             spec: Specification of the run.
-            one: Algorithm of one member.
-            running: Algorithm of the whole run, vectorized over members for a population.
+            member_algorithm: Algorithm of one member.
+            run_algorithm: Algorithm of the whole run, vectorized over members for a population.
             environments: `(training environment, evaluation environment)`.
-            like: Shapes of the state of the run.
+            abstract_state: Shapes of the state of the run.
         """
         self.spec = spec
-        self.one = one
-        self.run_algorithm = running
-        self.like = like
-        environment, shown = environments
-        assert is_on_host(environment) and is_on_host(shown)
-        self.environment, self.shown = environment, shown
-        self.number = spec.num_members
+        self.member_algorithm = member_algorithm
+        self.run_algorithm = run_algorithm
+        self.abstract_state = abstract_state
+        environment, evaluation_environment = environments
+        assert is_on_host(environment) and is_on_host(evaluation_environment)
+        self.environment, self.evaluation_environment = environment, evaluation_environment
+        self.num_members = spec.num_members
         self.has_members = spec.num_members > 1
         self.seeds = [int(member["seed"]) for member in spec.members()]
         # The state is passed as its leaves, because flattening modules in every call takes longer
         # than a step of most simulators.
-        self._structure = jax.tree.structure(like)
+        self._structure = jax.tree.structure(abstract_state)
         self._evaluation_act_fn = episodes.make_evaluation_act_fn(
-            one, not spec.options.eval_stochastic, self.has_members
+            member_algorithm, not spec.options.eval_stochastic, self.has_members
         )
         self._compiled_act_fn: Any = None
         self._compiled_update_fn: Any = None
@@ -137,8 +137,8 @@ class SimulatorRunner:
         # Whether a reset or a rollout of the training simulators did not complete. Workers may then
         # have answers that were not read.
         self._is_incomplete = False
-        self._seen: ActorInputs | None = None  # inputs of the next step
-        self._needs_restart = np.ones(self.number, bool)  # members whose episodes must restart
+        self._next_inputs: ActorInputs | None = None  # inputs of the next step
+        self._needs_restart = np.ones(self.num_members, bool)  # members whose episodes must restart
         self._restart_counters = [0, 0]  # number of updates, and of restarts
         self.failure: SimulatorError | None = None  # error after which training cannot continue
         # Function that is called about once per second during `advance`, with the number of
@@ -153,7 +153,7 @@ class SimulatorRunner:
     @functools.cached_property
     def _act_fn(self) -> Any:
         """Jitted function that acts in training with the leaves of the run's state."""
-        act = make_rollout_act_fn(self.one)
+        act = make_rollout_act_fn(self.member_algorithm)
         return jax.jit(
             self._accept_state_leaves(
                 jax.vmap(act, (0, 0, 0, 0, None)) if self.has_members else act
@@ -169,12 +169,15 @@ class SimulatorRunner:
         return by_leaves
 
     def members(self, state: State) -> State:
-        """Return the state of the member algorithm, with a leading axis [P] for a population."""
+        """Return the algorithm state without the state of the evolution.
+
+        For a population, its leaves have a leading axis [P] of members.
+        """
         return state.members if self.spec.evolve else state
 
-    def shaped(self, rows: Leaf) -> Leaf:
+    def split_members(self, rows: Leaf) -> Leaf:
         """Return an array [P x E, ...] as [P, E, ...] for a population, otherwise unchanged."""
-        return rows.reshape(self.number, -1, *rows.shape[1:]) if self.has_members else rows
+        return rows.reshape(self.num_members, -1, *rows.shape[1:]) if self.has_members else rows
 
     def restart_episodes(self, updates: int, members: np.ndarray | None = None) -> None:
         """Schedule a restart of episodes before the next update.
@@ -186,7 +189,7 @@ class SimulatorRunner:
         """
         self._restart_counters, self.failure = [updates, self._restart_counters[1] + 1], None
         self._needs_restart = (
-            np.ones(self.number, bool) if members is None else self._needs_restart | members
+            np.ones(self.num_members, bool) if members is None else self._needs_restart | members
         )
 
     def compile(self, capacity: int) -> Any:
@@ -198,12 +201,16 @@ class SimulatorRunner:
         Returns:
             The compiled update function.
         """
-        recording, actor, leaves = self.abstract, find_actor(self.like), jax.tree.leaves(self.like)
+        recording, actor, leaves = (
+            self.abstract_recording,
+            find_actor(self.abstract_state),
+            jax.tree.leaves(self.abstract_state),
+        )
         index = jax.ShapeDtypeStruct((), np.int32)
         self._compiled_act_fn = background.compile_for_arguments(
             self._act_fn, leaves, actor.obs, actor.carry, actor.reset, index
         )
-        shapes = jax.eval_shape(self.learn, self.like, recording)[1]
+        shapes = jax.eval_shape(self.learn, self.abstract_state, recording)[1]
         self._make_rows = jax.jit(
             lambda: jax.tree.map(lambda m: jnp.zeros((capacity, *m.shape), m.dtype), shapes)
         )
@@ -229,12 +236,13 @@ class SimulatorRunner:
             self.environment, self.run_algorithm, state, recording, has_members=self.has_members
         )
 
+    @functools.cached_property
     def abstract_recording(self) -> Recording:
-        """Return the shapes and types of the rollout of one update."""
-        state, actor = self.members(self.like), find_actor(self.like)
+        """Shapes and types of the rollout of one update."""
+        state, actor = self.members(self.abstract_state), find_actor(self.abstract_state)
         one_state = jax.tree.map(_drop_leading_axis, state) if self.has_members else state
-        num_steps = int(_num_rollout_steps(self.one, one_state))
-        arguments = jax.tree.leaves(self.like), actor.obs, actor.carry, actor.reset, 0
+        num_steps = int(_num_rollout_steps(self.member_algorithm, one_state))
+        arguments = jax.tree.leaves(self.abstract_state), actor.obs, actor.carry, actor.reset, 0
         carry, action, extras = jax.eval_shape(self._act_fn, *arguments)
         reward = jax.ShapeDtypeStruct(actor.reset.shape, np.float32)
         active = None if self.environment.num_agents is None else actor.reset
@@ -284,7 +292,7 @@ class SimulatorRunner:
         report = self._make_report_fn()
         while done < num_updates:
             try:
-                recording = self.played(leaves, functools.partial(report, done))
+                recording = self.collect_rollout(leaves, functools.partial(report, done))
             except StopRequested:
                 break
             except SimulatorError as error:
@@ -298,7 +306,10 @@ class SimulatorRunner:
         return self._structure.unflatten(leaves), jax.tree.map(lambda values: values[:done], rows)
 
     def _make_report_fn(self) -> Callable[[int, float], None]:
-        """Return a function `(updates, share of the next one)` that calls `report_fn` when due."""
+        """Return a function that calls `report_fn` if its last call is long enough ago.
+
+        The arguments are the number of completed updates and the completed share of the next one.
+        """
         started = last = time.monotonic()
 
         def report(num_updates: int, share: float) -> None:
@@ -310,7 +321,7 @@ class SimulatorRunner:
 
         return report
 
-    def played(
+    def collect_rollout(
         self, leaves: list[Leaf], report: Callable[[float], None] = lambda share: None
     ) -> Recording:
         """Collect the rollout of one update. Call `begin` first to start the episodes.
@@ -326,10 +337,10 @@ class SimulatorRunner:
             StopRequested: If a stop was requested.
             SimulatorError: If a simulator fails.
         """
-        assert self._training_simulators is not None and self._seen is not None
+        assert self._training_simulators is not None and self._next_inputs is not None
         assert self._info_tracker is not None
-        num_steps = self.abstract.steps.reset.shape[int(self.has_members)]
-        seen = self._seen
+        num_steps = self.abstract_recording.steps.reset.shape[int(self.has_members)]
+        inputs = self._next_inputs
         taken, restarted, completed, completed_info = [], [], [], []
         lead = 1 + int(self.has_members)
         self._is_incomplete = True
@@ -342,19 +353,23 @@ class SimulatorRunner:
                 raise StopRequested
             report(step / num_steps)
             carry, action, extras = jax.device_get(
-                self._compiled_act_fn(leaves, seen.obs, seen.carry, seen.reset, np.int32(step))
+                self._compiled_act_fn(
+                    leaves, inputs.obs, inputs.carry, inputs.reset, np.int32(step)
+                )
             )
             after = self._training_simulators.step(jax.tree.map(flat, action))
             self._report_restarts(self._training_simulators)
-            taken.append(self._record_step(seen, action, extras, after))
-            obs, reset, active = jax.tree.map(self.shaped, (after.obs, after.reset, after.active))
-            seen = ActorInputs(obs, reset, carry, active)
-            restarted.append(self.shaped(after.restarted))
+            taken.append(self._record_step(inputs, action, extras, after))
+            obs, reset, active = jax.tree.map(
+                self.split_members, (after.obs, after.reset, after.active)
+            )
+            inputs = ActorInputs(obs, reset, carry, active)
+            restarted.append(self.split_members(after.restarted))
             self._info_tracker.add(after.info)
             self._info_tracker.take(np.flatnonzero(after.restarted))  # discards failed episodes
             completed.append(np.flatnonzero(after.ended & ~after.restarted))
             completed_info.append(self._info_tracker.take(completed[-1]))
-        self._seen, self._is_incomplete = seen, False
+        self._next_inputs, self._is_incomplete = inputs, False
         axis = int(self.has_members)
         steps = jax.tree.map(lambda *x: np.stack(x, axis), *taken)
         values = self._info_tracker.select(
@@ -362,43 +377,47 @@ class SimulatorRunner:
         )
         member = np.concatenate(completed) // self._num_envs
         info = self._sum_by_member(values, member)
-        return Recording(steps, np.stack(restarted, axis), seen, info)
+        return Recording(steps, np.stack(restarted, axis), inputs, info)
 
     def _record_step(
-        self, seen: ActorInputs, action: Action, extras: PyTree, after: SimulatorStep
+        self, inputs: ActorInputs, action: Action, extras: PyTree, after: SimulatorStep
     ) -> RecordedSteps:
         """Return the record of one step of all simulators."""
         reward, terminated, truncated, next_obs = jax.tree.map(
-            self.shaped, (after.reward, after.terminated, after.truncated, after.next_obs)
+            self.split_members, (after.reward, after.terminated, after.truncated, after.next_obs)
         )
         return RecordedSteps(
-            obs=seen.obs,
-            reset=seen.reset,
-            carry=seen.carry,
+            obs=inputs.obs,
+            reset=inputs.reset,
+            carry=inputs.carry,
             action=action,
             extras=extras,
             reward=reward,
             terminated=terminated,
             truncated=truncated,
             next_obs=next_obs,
-            mask=seen.active,
+            mask=inputs.active,
         )
 
     def _sum_by_member(
         self, values: Mapping[str, np.ndarray], member: np.ndarray
     ) -> dict[str, tuple[Any, Any]]:
-        """Return `EpisodeSums.info` of N completed episodes.
+        """Sum the info values of N completed episodes over the episodes of each member.
 
         Args:
             values: Info values of the episodes, [N] each, keyed by name.
-            member: Member of each episode, [N].
+            member: Index of the member of each episode, [N].
+
+        Returns:
+            Number of finite values and their sum, keyed by name, `[P]` each for a population and
+            `[]` for a single run.
         """
 
         def sum_finite(of_episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             is_finite = np.isfinite(of_episodes)
             where = member[is_finite]
-            number = np.bincount(where, minlength=self.number).astype(np.float32)
-            total = np.bincount(where, of_episodes[is_finite], self.number).astype(np.float32)
+            number = np.bincount(where, minlength=self.num_members).astype(np.float32)
+            total = np.bincount(where, of_episodes[is_finite], self.num_members).astype(np.float32)
             return (number, total) if self.has_members else (number[0], total[0])
 
         return {name: sum_finite(of_episodes) for name, of_episodes in values.items()}
@@ -406,12 +425,7 @@ class SimulatorRunner:
     @property
     def _num_envs(self) -> int:
         """Number of training simulators of one member."""
-        return find_actor(self.like).reset.shape[int(self.has_members)]
-
-    @functools.cached_property
-    def abstract(self) -> Recording:
-        """Shapes and types of the rollout of one update."""
-        return self.abstract_recording()
+        return find_actor(self.abstract_state).reset.shape[int(self.has_members)]
 
     def begin(self, state: State) -> None:
         """Create the training simulators if needed, and perform scheduled restarts of episodes.
@@ -419,9 +433,9 @@ class SimulatorRunner:
         The simulators are created again if their last rollout did not complete. An algorithm
         without rollouts does not act in training.
         """
-        if self.one.rollouts is None:
+        if self.member_algorithm.rollouts is None:
             return
-        number = self.number * self._num_envs
+        number = self.num_members * self._num_envs
         if self._is_incomplete and self._training_simulators is not None:
             self._training_simulators.close()
             self._training_simulators = None
@@ -439,31 +453,31 @@ class SimulatorRunner:
             self._needs_restart[:] = True
         if not self._needs_restart.any():
             return
-        each = self._num_envs
+        num_envs = self._num_envs
         seeds = [
             x
             for seed in self.seeds
-            for x in _derive_seeds((seed, TRAINING_SEED_STREAM, *self._restart_counters), each)
+            for x in _derive_seeds((seed, TRAINING_SEED_STREAM, *self._restart_counters), num_envs)
         ]
-        where = np.repeat(self._needs_restart, each)
+        where = np.repeat(self._needs_restart, num_envs)
         assert self._info_tracker is not None
         self._info_tracker.take(np.flatnonzero(where))  # discards interrupted episodes
         self._is_incomplete = True
         start = self._training_simulators.reset(seeds, None if where.all() else where)
         reset = np.repeat(where[:, None], self.environment.num_agents or 1, axis=1)
-        begun = ActorInputs(
-            obs=jax.tree.map(self.shaped, start.obs),
-            reset=self.shaped(where if start.active is None else reset),
+        inputs = ActorInputs(
+            obs=jax.tree.map(self.split_members, start.obs),
+            reset=self.split_members(where if start.active is None else reset),
             carry=jax.device_get(find_actor(state).carry),
-            active=jax.tree.map(self.shaped, start.active),
+            active=jax.tree.map(self.split_members, start.active),
         )
-        if self._seen is not None and not where.all():
-            begun = jax.tree.map(
+        if self._next_inputs is not None and not where.all():
+            inputs = jax.tree.map(
                 lambda new, old: np.where(_broadcast_mask(self._needs_restart, old), new, old),
-                begun,
-                self._seen,
+                inputs,
+                self._next_inputs,
             )
-        self._seen, self._needs_restart = begun, np.zeros(self.number, bool)
+        self._next_inputs, self._needs_restart = inputs, np.zeros(self.num_members, bool)
         self._is_incomplete = False
 
     def evaluate(self, state: State, keys: Sequence[jax.Array]) -> Episodes:
@@ -482,26 +496,28 @@ class SimulatorRunner:
         """
         options, members = self.spec.options, self.members(state)
         num_episodes = options.eval_episodes or HOST_EVAL_EPISODES
-        width = episodes.num_parallel_episodes(num_episodes, self.number)
-        names = self.shown.info_names
+        width = episodes.num_parallel_episodes(num_episodes, self.num_members)
+        names = self.evaluation_environment.info_names
         if self._evaluation_simulators is None:
             self._evaluation_simulators = make_simulators(
-                self.shown,
-                self.number * width,
+                self.evaluation_environment,
+                self.num_members * width,
                 options.env_workers,
                 options.env_timeout,
                 names,
                 options.env_restarts,
             )
         plan = episodes.plan_episodes(keys, num_episodes)
-        playing = episodes.EpisodeTracker(plan, width, names, self.shown.num_agents)
+        playing = episodes.EpisodeTracker(
+            plan, width, names, self.evaluation_environment.num_agents
+        )
         played = episodes.play_planned_episodes(
-            algorithm=self.one,
-            player=self._evaluation_act_fn,
+            algorithm=self.member_algorithm,
+            act=self._evaluation_act_fn,
             state=members,
             simulators=self._evaluation_simulators,
             playing=playing,
-            shown=self.shown,
+            environment=self.evaluation_environment,
             spec=self.spec,
             has_members=self.has_members,
             check_fn=self._make_evaluation_check_fn(playing),

@@ -44,8 +44,8 @@ class SimulatorStep(NamedTuple):
     """One step of E simulators.
 
     With an agent axis, observations are [E, A, ...], and `reward`, `terminated` and `truncated` are
-    [E, A]. The flags of an agent that was not in the episode before the step are those with which
-    it left, and its reward is 0.
+    [E, A]. If an agent was not in the episode before the step, its reward is 0, and `terminated`
+    and `truncated` have the same values as in its last step in the episode.
 
     Attributes:
         next_obs: Observation [E, ...] after the step. At the end of an episode, the final
@@ -57,7 +57,7 @@ class SimulatorStep(NamedTuple):
         truncated: Whether the episode was truncated, bool [E].
         ended: Whether the episode of the simulator ended, bool [E].
         info: K requested info values of each simulator, float32 [E, K]. NaN if missing.
-        restarted: Whether the simulator failed and was made again, bool [E]. Its episode is then
+        restarted: Whether the simulator failed and was recreated, bool [E]. Its episode is then
             truncated, its reward is 0, and `next_obs` is the last observation before the failure.
         active: Whether each agent is in the episode of `obs`, bool [E, A], or None without an agent
             axis.
@@ -149,7 +149,14 @@ class SimulatorSpec(NamedTuple):
     def make_empty_step(
         self, number: int, next_obs: Observation, obs: Observation, active: Any = None
     ) -> SimulatorStep:
-        """Return a step of E = `number` simulators without rewards and ends of episodes."""
+        """Return a step of E = `number` simulators without rewards and ends of episodes.
+
+        Args:
+            number: Number E of simulators.
+            next_obs: Observations after the step and before any reset, `[E, ...]`.
+            obs: Observations for the next action, `[E, ...]`.
+            active: Mask of the active agents, bool `[E, A]`, or None.
+        """
         shape = (number,) if self.num_agents is None else (number, self.num_agents)
         return SimulatorStep(
             next_obs=next_obs,
@@ -258,7 +265,7 @@ class InProcessSimulators:
         layout: SimulatorSpec,
         first: int = 0,
         timeout: float | None = None,
-        go_on: Callable[[float], None] = lambda min_seconds: None,
+        before_call_fn: Callable[[float], None] = lambda min_seconds: None,
         max_restarts: int = 0,
     ) -> None:
         """Create the simulators.
@@ -269,8 +276,8 @@ class InProcessSimulators:
             layout: Observation format and requested info values.
             first: Index of the first simulator in error messages.
             timeout: Time limit in seconds for each reset or step, or None to disable it.
-            go_on: Function that is called before each call of a simulator, with a lower bound of
-                the time limit of the call in seconds.
+            before_call_fn: Function that is called before each call of a simulator, with a lower
+                bound of the time limit of the call in seconds.
             max_restarts: Maximum number of consecutive restarts of a simulator. 0 disables
                 restarts.
 
@@ -283,7 +290,7 @@ class InProcessSimulators:
         self._first = first
         self._timeout = timeout
         self._current_index = 0
-        self._go_on = go_on
+        self._before_call_fn = before_call_fn
         self._restart_timer_fn: Callable[[float | None], Any] = lambda min_seconds: None
         # Rows are the leaves of a `SimulatorStart`: observations, then `active` with agents.
         self._obs_leaves = jax.tree.leaves(layout.make_start())
@@ -337,7 +344,7 @@ class InProcessSimulators:
         for index in np.flatnonzero(where).tolist():
             self._begin_episode(rows, index, seeds)
         self._finish_starts(rows, where, seeds)
-        self._remember(rows, where)
+        self._store_observations(rows, where)
         return rows
 
     def _step(
@@ -364,7 +371,7 @@ class InProcessSimulators:
             for row, next_row in zip(step.obs, step.next_obs, strict=True):
                 row[~ended] = next_row[~ended]
             self._finish_starts(step.obs, ended, seeds)
-        self._remember(step.obs, moved)
+        self._store_observations(step.obs, moved)
         return step
 
     def _step_one(self, step: SimulatorStep, index: int, action: Action) -> None:
@@ -401,13 +408,13 @@ class InProcessSimulators:
             try:
                 check_finite(step.next_obs, step.reward, self._name)
                 if self._mask is not None:
-                    over = (
+                    ends = (
                         (step.ended, step.ended)
                         if self._has_agents
                         else (step.terminated, step.truncated)
                     )
                     check_action_masks(
-                        step.next_obs[self._mask], moved, over, self._name, self._episode_steps
+                        step.next_obs[self._mask], moved, ends, self._name, self._episode_steps
                     )
                 return
             except SimulatorError as error:
@@ -415,16 +422,16 @@ class InProcessSimulators:
                 self._recover(step, error.index, error, seeds)
 
     def _finish_starts(
-        self, rows: list[np.ndarray], begun: np.ndarray, seeds: Sequence[int | None] | None
+        self, rows: list[np.ndarray], started: np.ndarray, seeds: Sequence[int | None] | None
     ) -> None:
         """Check the observations and action masks of simulators that started an episode."""
         while True:
             try:
                 check_finite(rows, None, self._name)
                 if self._mask is not None:
-                    self._episode_steps[begun] = 0
+                    self._episode_steps[started] = 0
                     check_action_masks(
-                        rows[self._mask], begun, None, self._name, self._episode_steps
+                        rows[self._mask], started, None, self._name, self._episode_steps
                     )
                 return
             except SimulatorError as error:
@@ -454,7 +461,7 @@ class InProcessSimulators:
         error: Exception,
         seeds: Sequence[int | None] | None,
     ) -> None:
-        """Make a simulator again and start an episode.
+        """Recreate a simulator and start an episode.
 
         Raises:
             SimulatorError: If the simulator has failed too often.
@@ -462,7 +469,7 @@ class InProcessSimulators:
 
         while True:
             delay = self._restarts.record_failure(index, error)
-            wait_for_restart(delay, lambda: self._go_on(0.0))
+            wait_for_restart(delay, lambda: self._before_call_fn(0.0))
             try:
                 self._restart_timer_fn(0.0)
                 self._close(index)
@@ -472,7 +479,7 @@ class InProcessSimulators:
             except (SimulatorError, UsageError) as new_error:
                 error = new_error
 
-    def _remember(self, rows: list[np.ndarray], where: np.ndarray) -> None:
+    def _store_observations(self, rows: list[np.ndarray], where: np.ndarray) -> None:
         """Store the observations of the selected simulators, if simulators may restart."""
         if self._restarts.max_restarts:
             for last, row in zip(self._last_rows, rows, strict=True):
@@ -496,11 +503,11 @@ class InProcessSimulators:
         try:
             self._simulators[index].close()
         except Exception as error:  # an error here must not discard the training
-            told = (
+            message = (
                 f"{self._name(index)} raised {type(error).__name__} when it was closed: "
                 f"{error_message(error)}"
             )
-            warnings.warn(told, RuntimeWarning, stacklevel=3)
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
 
     def _make_rows(self) -> list[np.ndarray]:
         return [
@@ -532,7 +539,7 @@ class InProcessSimulators:
         self._current_index = index
         min_seconds = CONSTRUCTION_SECONDS if what == CONSTRUCTION else 0.0
         self._restart_timer_fn(min_seconds)
-        self._go_on(min_seconds)
+        self._before_call_fn(min_seconds)
         try:
             return call_simulator(self._name(index), what, function, *arguments)
         finally:  # so that the timer expires only where errors of a simulator are handled

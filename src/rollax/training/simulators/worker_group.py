@@ -154,16 +154,16 @@ class WorkerSimulators:
 
     def reset(self, seeds: Sequence[int | None], where: np.ndarray | None = None) -> SimulatorStart:
         """Start episodes (see `Simulators.reset`)."""
-        begun = self._to_mask(where)
-        answers, failures = self._ask(
-            "reset", [(seeds[share], begun[share]) for share in self._slices]
+        started = self._to_mask(where)
+        answers, failures = self._call_all(
+            "reset", [(seeds[share], started[share]) for share in self._slices]
         )
-        self._lost &= ~begun
+        self._lost &= ~started
         for index, start in self._restart(failures, seeds).items():
             answers[index] = start
-            self._lost[self._slices[index]] |= ~begun[self._slices[index]]
+            self._lost[self._slices[index]] |= ~started[self._slices[index]]
         start: SimulatorStart = _concatenate_results(answers)
-        self._remember(start, begun)
+        self._store_observations(start, started)
         return start
 
     def step(
@@ -174,7 +174,7 @@ class WorkerSimulators:
     ) -> SimulatorStep:
         """Step the simulators (see `Simulators.step`)."""
         moved = self._to_mask(where)
-        answers, failures = self._ask(
+        answers, failures = self._call_all(
             "step",
             [
                 (
@@ -196,7 +196,7 @@ class WorkerSimulators:
         if np.any(lost):
             step = self._truncate(step, lost)
             self._lost &= ~moved
-        self._remember(SimulatorStart(step.obs, step.active), moved)
+        self._store_observations(SimulatorStart(step.obs, step.active), moved)
         self._restarts.record_success(moved & ~step.restarted, step.ended & ~step.restarted)
         return step
 
@@ -205,7 +205,7 @@ class WorkerSimulators:
         messages, self._messages = self._messages + self._restarts.pop_messages(), []
         return messages
 
-    def _ask(
+    def _call_all(
         self, method: str, arguments: list[tuple[object, ...]]
     ) -> tuple[list[Any], dict[int, SimulatorError]]:
         """Send a request to all workers. Return their answers, and the errors of dead workers."""
@@ -282,7 +282,7 @@ class WorkerSimulators:
             restarted=step.restarted | lost,
         )
 
-    def _remember(self, start: SimulatorStart, where: np.ndarray) -> None:
+    def _store_observations(self, start: SimulatorStart, where: np.ndarray) -> None:
         """Store the observations of the selected simulators, if workers may restart."""
 
         def put(last: np.ndarray, row: np.ndarray) -> None:

@@ -165,7 +165,7 @@ def run_worker(connection: Connection, calls: MutableSequence[float], task: Work
     """
     ignore_stop_signals()
 
-    def go_on(min_seconds: float) -> None:
+    def count_call(min_seconds: float) -> None:
         calls[1] = min_seconds
         calls[0] += 1
 
@@ -175,7 +175,12 @@ def run_worker(connection: Connection, calls: MutableSequence[float], task: Work
         make_simulator, number, layout, first, max_restarts = task
         made.append(
             InProcessSimulators(
-                make_simulator, number, layout, first, go_on=go_on, max_restarts=max_restarts
+                make_simulator,
+                number,
+                layout,
+                first,
+                before_call_fn=count_call,
+                max_restarts=max_restarts,
             )
         )
 

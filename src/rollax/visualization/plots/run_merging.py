@@ -169,12 +169,12 @@ def _find_common_steps(arrays: list[np.ndarray]) -> CommonSteps:
 def select_points(
     run: RunCurves, evaluations: np.ndarray, lines: np.ndarray, keeps_episodes: bool
 ) -> RunCurves:
-    """Select evaluations and metric lines of a run, and repeat shared metrics for all members.
+    """Select evaluations and training metrics of a run, and repeat shared metrics for all members.
 
     Args:
         run: Recorded metrics of the run.
         evaluations: Indices of the evaluations.
-        lines: Indices of the metric lines, `[m]`.
+        lines: Indices of the lines of training metrics, int `[m]`.
         keeps_episodes: Whether to keep single episodes. False averages over episodes, so that runs
             with different numbers of episodes can be merged.
 

@@ -163,7 +163,14 @@ def agent_rows(environment: Any, drawing: Drawing, frame: Frame) -> list[AgentRo
 
 
 def describe_action(environment: Any, drawing: Drawing, agent: int, action: Any) -> str:
-    """Return text that describes the action of one agent."""
+    """Return text that describes the action of one agent.
+
+    Args:
+        environment: Environment including its wrappers.
+        drawing: Drawing of the environment.
+        agent: Index of the agent.
+        action: Action of the agent.
+    """
     if drawing.describe_action_fn is not None:
         return drawing.describe_action_fn(environment, agent, action)
     return _format_action(environment.action_space, drawing.action_names, action)

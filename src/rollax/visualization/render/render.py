@@ -175,7 +175,14 @@ def check_count(name: str, value: int, minimum: int) -> None:
 def animation_name(
     descriptor: Any, cell: Any, checkpoint: str | int | None, member: int | None
 ) -> str:
-    """Return the default file name without suffix. Each selected elite has a distinct name."""
+    """Return the default file name without suffix. Each selected elite has a distinct name.
+
+    Args:
+        descriptor: Descriptor that selects an elite, or None.
+        cell: Grid coordinates that select an elite, or None.
+        checkpoint: Checkpoint, or "all".
+        member: Index of the selected member of a population, or None.
+    """
     if checkpoint == ALL_CHECKPOINTS:
         return "learning"
     selection = {"cell": cell, "descriptor": descriptor}

@@ -341,19 +341,19 @@ def evaluation_table(run: RunFacts) -> str:
         ]
         for role, line in rows.items()
     ]
-    return table_html(head, cells) + paragraph_html(_evaluation_note(run, rows, bool(sides)))
+    return table_html(head, cells) + paragraph_html(_describe_evaluations(run, rows, bool(sides)))
 
 
-def _evaluation_note(run: RunFacts, rows: dict[str, Record], has_side_returns: bool) -> str:
+def _describe_evaluations(run: RunFacts, rows: dict[str, Record], is_zero_sum: bool) -> str:
     """Return the note below the evaluation table: samples, intervals and excluded returns."""
     num_members = run.spec.num_members
     samples = "members, each the mean of its episodes" if num_members > 1 else "episodes"
     mode = "sampled" if run.spec.options.eval_stochastic else "greedy"
-    if has_side_returns:
+    if is_zero_sum:
         note = "The returns sum to zero, so the mean over all agents is not informative"
     else:
         note = "The interval of the interquartile mean (iqm) is a 95 % bootstrap interval"
-    if any("founders" in line for line in rows.values()) and not has_side_returns:
+    if any("founders" in line for line in rows.values()) and not is_zero_sum:
         note += ". Members that share founders have no interval, because they are not independent"
     excluded = []
     for role, line in rows.items():

@@ -226,7 +226,7 @@ def expand_names(columns: Sequence[Column]) -> list[str]:
 
 
 def expand_row(columns: Sequence[Column], row: Sequence[Cell]) -> list[Scalar]:
-    """Return the CSV values of a row. An estimate has three: value, low and high end."""
+    """Return the CSV values of a row. An estimate becomes three values: value, low and high end."""
     values: list[Scalar] = []
     for column, cell in zip(columns, row, strict=True):
         if isinstance(cell, Estimate):

@@ -111,7 +111,7 @@ class Platforms(eqx.Module):
         return state, self.observe(state)
 
     def step(self, key: jax.Array, state: PlatformsState, action: Action) -> Transition:
-        """Jump with the kind of the action and its power."""
+        """Jump with the kind of jump and the power that the action selects."""
         kind, power = action["kind"], jnp.clip(action["power"], 0.0, 1.0)
         length = (self.reach * power)[kind]
         has_landed = jnp.abs(length - state.gap) <= self.tolerance

@@ -26,7 +26,7 @@ def parameter_field(default: float) -> Any:
 
 
 def make_identical_bodies(count: int, mass: jax.Array, radius: jax.Array) -> Bodies:
-    """Return `count` identical solid spheres."""
+    """Return `count` identical solid spheres with this mass and radius, `[]` each."""
 
     def repeat(x):
         return jnp.broadcast_to(x, (count,))

@@ -20,7 +20,7 @@ def sector_directions(sectors: int) -> np.ndarray:
 
 
 def lidar_reading(gap: jax.Array, reach: jax.Array) -> jax.Array:
-    """Return the reading, from 0 to 1, for a gap between surfaces. Overlapping surfaces give 1."""
+    """Return the reading for a gap between surfaces, from 1 (touching) to 0 (`reach` or more)."""
     return jnp.clip(1 - gap / reach, 0.0, 1.0)
 
 

@@ -39,7 +39,7 @@ class ManyState(NamedTuple):
     Attributes:
         spheres: Positions, velocities and spins, each with leading axis [A].
         goal: Goals, float [A, 2].
-        time: Number of decisions so far, int32 [].
+        time: Number of environment steps so far, int32 [].
         neighbors: Neighbor list at these positions, or None if all pairs are compared.
     """
 
@@ -56,7 +56,7 @@ class ManyNavigators(eqx.Module):
     float [6 + 2 sectors]: direction to the goal, displacement to it clipped to [-3, 3], velocity,
     and lidar readings of the other agents and of the walls (`lidar.py`).
 
-    Let d be the distance to the goal. The gain of a decision is the increase of exp(-d /
+    Let d be the distance to the goal. The gain of a step is the increase of exp(-d /
     attraction). The reward is the gain, plus `shared` times the mean gain of all agents, minus
     `effort` times the increase of the kinetic energy, plus `bonus` at the goal.
 
@@ -77,8 +77,8 @@ class ManyNavigators(eqx.Module):
     Attributes:
         num_agents: (static) Number of agents.
         sectors: (static) Number of lidar sectors, at least 3.
-        max_steps: (static) Maximum number of decisions of an episode.
-        substeps: (static) Number of time steps per decision.
+        max_steps: (static) Maximum number of environment steps of an episode.
+        substeps: (static) Number of physics steps per environment step.
         global_state: (static) Whether the observation has an entry "global_state" for critics.
         pairs: (static) Pairs to compare, "all" or "listed".
         capacity: (static) Maximum number of listed neighbors per agent.
@@ -95,7 +95,7 @@ class ManyNavigators(eqx.Module):
         reach: Range of the lidar.
         attraction: Length scale of the reward's potential.
         shared: Weight of the mean gain of all agents in the reward.
-        bonus: Reward for each decision that ends at the goal.
+        bonus: Reward for each step that ends at the goal.
         effort: Cost per unit of kinetic energy that an agent gains.
         goal_radius: Largest distance at which an agent is at its goal.
 
@@ -150,7 +150,8 @@ class ManyNavigators(eqx.Module):
     def _make_neighbor_search(self) -> Any:
         """Build the neighbor search with a cutoff at the lidar range.
 
-        Within a decision, an agent can only touch agents that are much closer.
+        The search runs once per environment step. Agents that touch during a step are much closer
+        than the cutoff at its start, so the search also finds them.
         """
         radius = float(self.radius)
         side = self.cells * float(self.spacing)

@@ -1,10 +1,10 @@
 """Single-sphere environments of the suite `granular`.
 
 They follow the environments of JaxDEM (github.com/cdelv/JaxDEM). Rewards are differences of a
-potential, which is a function of the distance to the goal. A decision lasts `substeps` time steps
-of the physics. A reward compares the states at two decisions, so it includes everything between
-them. Reaching the goal does not end an episode, because staying there is part of the task. The time
-limit truncates.
+potential, which is a function of the distance to the goal. An environment step consists of
+`substeps` physics steps, and its reward compares the states before and after all of them. Reaching
+the goal does not end an episode, because staying there is part of the task. Episodes are truncated
+at the time limit.
 """
 
 from typing import NamedTuple
@@ -51,7 +51,7 @@ class SingleState(NamedTuple):
             environments without rolling.
         goal: Position of the goal, float [D]. For a sphere that rolls on a floor, the horizontal
             position, float [2].
-        time: Number of decisions so far, int32 [].
+        time: Number of environment steps so far, int32 [].
     """
 
     spheres: Spheres
@@ -76,7 +76,7 @@ class SingleNavigator(eqx.Module):
     observation is float [3 D]: direction to the goal, displacement to it clipped to [-3, 3], and
     velocity. Start and goal are uniform in the box.
 
-    Let d be the distance to the goal. The reward of a decision is the increase of exp(-d /
+    Let d be the distance to the goal. The reward of a step is the increase of exp(-d /
     attraction) minus `effort` times the increase of the kinetic energy. The undiscounted return is
     therefore below 1. It is close to 1 - exp(-d_0 / attraction) for a policy that ends at rest at
     the goal, where d_0 is the distance at the start.
@@ -86,8 +86,8 @@ class SingleNavigator(eqx.Module):
 
     Attributes:
         dimension: (static) Number of dimensions, 2 or 3.
-        max_steps: (static) Maximum number of decisions of an episode.
-        substeps: (static) Number of time steps per decision.
+        max_steps: (static) Maximum number of environment steps of an episode.
+        substeps: (static) Number of physics steps per environment step.
         side: Side of the box, at least the diameter of the sphere.
         radius: Radius of the sphere.
         mass: Mass of the sphere.
@@ -205,7 +205,7 @@ class SingleRoller(eqx.Module):
     is float `[10]`: direction to the goal on the floor `[2]`, displacement to the goal clipped to
     [-3, 3] `[2]`, velocity `[3]`, and surface velocity (spin times radius) `[3]`.
 
-    Let d be the distance to the goal on the floor. The reward of a decision is the increase of
+    Let d be the distance to the goal on the floor. The reward of a step is the increase of
     exp(-d / attraction) minus `effort` times the increase of the kinetic energy, including that of
     the spin. Spin about the vertical axis costs energy and does not move the sphere. The default
     `strength` is below the torque at which the sphere slips on the floor, 7/5 friction x mass x
@@ -215,8 +215,8 @@ class SingleRoller(eqx.Module):
     Evaluations report its value at the last step.
 
     Attributes:
-        max_steps: (static) Maximum number of decisions of an episode.
-        substeps: (static) Number of time steps per decision.
+        max_steps: (static) Maximum number of environment steps of an episode.
+        substeps: (static) Number of physics steps per environment step.
         side: Side of the box, at least the diameter of the sphere.
         radius: Radius of the sphere.
         mass: Mass of the sphere.
@@ -337,7 +337,7 @@ def _make_transition(
     old_state: SingleState,
     next_state: SingleState,
 ) -> Transition:
-    """Return the transition between the states before and after a decision."""
+    """Return the transition between the states before and after an environment step."""
     closeness, next_closeness = (
         jnp.exp(-safe_norm(_goal_displacement(state)) / environment.attraction)
         for state in (old_state, next_state)

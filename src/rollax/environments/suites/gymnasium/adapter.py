@@ -152,7 +152,12 @@ def frames_per_second(environment: SuiteEnvironment) -> int:
 def make_suite_environment(
     id: str, build: Callable[..., SuiteEnvironment], render_mode: str | None
 ) -> Any:
-    """Make an environment of gymnasium or PettingZoo with `build(render_mode=...)`.
+    """Make an environment of gymnasium or PettingZoo.
+
+    Args:
+        id: Id of the environment, for error messages.
+        build: Function with the keyword `render_mode` that returns the environment.
+        render_mode: Mode of rendering, or None to make an environment that does not render.
 
     Raises:
         UsageError: If `build` raises an exception.
@@ -213,6 +218,11 @@ def make_from_spec(
     """Make an environment from an `EnvSpec`, without the default wrappers of gymnasium.
 
     The id in `spec` does not have to be registered in this process.
+
+    Args:
+        spec: Specification of the environment.
+        arguments: Names and values of constructor arguments.
+        render_mode: Mode of rendering, or None.
     """
     spec = copy.deepcopy(spec)
     spec.order_enforce = False

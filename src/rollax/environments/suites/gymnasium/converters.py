@@ -192,6 +192,8 @@ def make_space_conversion(
     def convert_observation(value: Observation) -> Any:
         try:
             return arrange(value)
+        except UnknownNameError:
+            raise
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"The observation must belong to {description}.") from error
 
@@ -199,7 +201,12 @@ def make_space_conversion(
 
 
 def make_batch_action_fn(name: str, space: theirs.Space) -> ConvertFn:
-    """Return the function that converts single actions and batches to gymnasium actions."""
+    """Return the function that converts single actions and batches to gymnasium actions.
+
+    Args:
+        name: Name of the environment, for error messages.
+        space: Gymnasium space of a single action.
+    """
     if isinstance(space, theirs.Discrete):
         return lambda value: (value + space.start).astype(space.dtype)
     if isinstance(space, theirs.Dict):
@@ -239,6 +246,10 @@ def add_action_mask(value: Observation, mask: np.ndarray) -> dict[str, Any]:
 
 def flatten_space(name: str, space: theirs.Space) -> dict[str, tuple[Any, tuple[Any, ...]]] | None:
     """Flatten a `Dict` or `Tuple` space.
+
+    Args:
+        name: Name of the environment, for error messages.
+        space: Gymnasium space.
 
     Returns:
         A pair of subspace and path (nested keys) for each leaf, keyed by the path joined with

@@ -337,7 +337,13 @@ def _get_declared_space(environment: object, name: str, attribute: str) -> Any:
 
 
 def run_check(name: str, method: str, function: Callable[[], T]) -> T:
-    """Run a check and convert a SimulatorFaultError to a UsageError."""
+    """Call `function` and convert a SimulatorFaultError to a UsageError.
+
+    Args:
+        name: Name of the environment, for the message.
+        method: Name of the checked method of the environment, for the message.
+        function: Check without arguments.
+    """
     try:
         return function()
     except SimulatorFaultError as error:
@@ -392,7 +398,13 @@ def space_conversion(
 
 
 def call_environment(name: str, method: str, function: Callable[[], T]) -> T:
-    """Call a method of an environment and convert its exceptions to UsageError."""
+    """Call `function` and convert every exception to a UsageError.
+
+    Args:
+        name: Name of the environment, for the message.
+        method: Name of the called method of the environment, for the message.
+        function: Function without arguments that calls the method.
+    """
     try:
         return function()
     except Exception as error:  # an environment may raise any exception

@@ -223,7 +223,7 @@ def _convert_part(part: ObservationPart, value: jax.Array, share: jax.Array) -> 
 
 
 def convert_action(spaces: JumanjiSpaces, action: jax.Array) -> jax.Array:
-    """Convert an action to a Jumanji action."""
+    """Convert an action to a Jumanji action. Joint actions are split into their components."""
     if spaces.joint_action_sizes:
         return jnp.stack(jnp.unravel_index(action, spaces.joint_action_sizes)).astype(jnp.int32)
     return action.astype(spaces.action.dtype)

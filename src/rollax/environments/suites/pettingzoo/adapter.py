@@ -1,10 +1,10 @@
 """Adapter of parallel environments of PettingZoo (1.24 or newer), simulators on the host.
 
 PettingZoo uses one dictionary entry per agent. Here, arrays have a leading axis `[A]` in the order
-of `possible_agents`, as in compiled environments with agents, so all algorithms for several agents
-apply: agents of one type share parameters if the algorithm shares them, and agents that have left
-an episode are masked and not learned from. See `agent_spaces` for agents with different spaces, and
-`parallel_simulator` for agents that leave and return.
+of `possible_agents`, as in compiled environments with agents. All algorithms for several agents can
+therefore be used. Agents of one type share parameters if the algorithm supports it. Agents that
+have left an episode are masked, and their steps are not used for learning. See `agent_spaces` for
+agents with different spaces, and `parallel_simulator` for agents that leave and return.
 """
 
 import functools

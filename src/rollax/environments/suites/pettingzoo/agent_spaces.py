@@ -7,7 +7,7 @@ equal, so parameters can be shared by type.
 """
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from gymnasium import spaces as theirs
 from rollax.environments.host_environment import SimulatorFaultError
 from rollax.environments.suites.gymnasium import converters
 from rollax.environments.suites.gymnasium.converters import ACTION_MASK, ConvertFn, Layout
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
 
 GLOBAL_STATE = "global_state"
@@ -53,10 +53,10 @@ class AgentSpaces(NamedTuple):
 
     Attributes:
         agents: Agents in the order of `possible_agents`.
-        parts: Common observation space of each part.
+        parts: Observation space of each part, common to all agents, keyed by the name of the part.
         action_space: Common action space.
-        own_actions: Mask of the actions that each agent has, bool `[A, ...]`, or None if
-            observations have no action mask.
+        own_actions: Mask of the actions in each agent's original action space, bool `[A, ...]`, or
+            None if observations have no action mask.
     """
 
     agents: tuple[AgentSpec, ...]
@@ -99,6 +99,25 @@ def check_names(name: str, agents: Sequence[Hashable]) -> None:
             f"{name}: possible_agents must have different names, got {repeated[0]!r} "
             f"{len(repeated)} times. Rename one of them."
         )
+
+
+def check_agents(kind: str, names: Iterable[Hashable], agents: Sequence[Hashable]) -> None:
+    """Check that values belong to agents of the environment.
+
+    Names such as "__all__" and "__common__" are ignored, because some libraries use them for values
+    of the whole environment.
+
+    Args:
+        kind: Kind of the values, for messages.
+        names: Names of the agents of the values.
+        agents: Names of the agents of the environment.
+
+    Raises:
+        UnknownNameError: If the environment does not have an agent.
+    """
+    for name in names:
+        if name not in agents and not str(name).startswith("__"):
+            raise UnknownNameError(f"agent in {kind}", str(name), map(str, agents))
 
 
 def convert_state(state: np.ndarray, last: np.ndarray | None) -> np.ndarray:

@@ -8,7 +8,7 @@ averaged over the agents that report them.
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -29,12 +29,13 @@ from rollax.environments.suites.pettingzoo.agent_spaces import (
     GLOBAL_STATE,
     AgentSpaces,
     AgentSpec,
+    check_agents,
     check_names,
     convert_state,
     make_agent_spaces,
 )
 from rollax.environments.suites.suite import SuiteEnvironment
-from rollax.errors import UsageError
+from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import Box, Dict, Space, make_zeros
 from rollax.types import Action, Observation
 
@@ -114,6 +115,7 @@ class ParallelSimulator:
             )
         # The flags of agents that have not joined yet.
         self._terminated, self._truncated = ~self._active, np.zeros_like(self._active)
+        self._check_agents(["observations", "infos"], result)
         return self._observe(*result, self._active, True)
 
     def step(
@@ -132,6 +134,11 @@ class ParallelSimulator:
             )
         observations, rewards, terminations, truncations, infos = result
         self._num_steps += 1
+        is_checked = self._schedule.is_due(self.is_strict)
+        if is_checked:
+            self._check_agents(
+                ["observations", "rewards", "terminations", "truncations", "infos"], result
+            )
         present = self._find_present()
         self._update_flags(was_active, present, terminations, truncations)
         ended = self._terminated | self._truncated
@@ -141,7 +148,6 @@ class ParallelSimulator:
             self._truncated = self._truncated | (self._active & was_active)
             self._active = np.zeros_like(self._active)
         reward = self._read_rewards(rewards, was_active, present)
-        is_checked = self._schedule.is_due(self.is_strict)
         obs = self._observe(observations, infos, was_active | self._active, is_checked)
         info = {name: _average(infos, name) for name in self.settings.info_names}
         return obs, reward, self._terminated, self._truncated, info
@@ -155,6 +161,18 @@ class ParallelSimulator:
     def _find_acting(self) -> list[tuple[Hashable, int]]:
         """Return the names and indices of the agents whose actions the environment expects."""
         return [(name, self._index[name]) for name in self.environment.agents]
+
+    def _check_agents(
+        self, kinds: list[str], values: Sequence[Mapping[Hashable, Any]]
+    ) -> None:
+        """Raise SimulatorFaultError if a result has an entry for an agent that does not exist."""
+        for kind, value in zip(kinds, values, strict=True):
+            try:
+                check_agents(kind, value if isinstance(value, Mapping) else (), self._names)
+            except UnknownNameError as error:
+                raise SimulatorFaultError(
+                    f"{error} Return values only for agents of possible_agents."
+                ) from error
 
     def _find_present(self) -> np.ndarray:
         """Return whether each agent is in `agents`, bool `[A]`."""
@@ -175,7 +193,7 @@ class ParallelSimulator:
         terminations: Mapping[Hashable, Any],
         truncations: Mapping[Hashable, Any],
     ) -> None:
-        """Set the flags of agents that were in the episode. Others keep those of their end."""
+        """Set the flags of agents that were in the episode. The flags of other agents stay."""
         terminated, truncated = self._terminated.copy(), self._truncated.copy()
         for index in np.flatnonzero(was_active).tolist():
             name = self._names[index]
@@ -340,6 +358,10 @@ def _has_state(environment: SuiteEnvironment) -> bool:
 def read_agent_spaces(environment: SuiteEnvironment, settings: ParallelSettings) -> AgentSpaces:
     """Return the spaces of all agents of a parallel environment.
 
+    Args:
+        environment: Parallel environment.
+        settings: Settings of the conversion.
+
     Raises:
         UsageError: If the environment does not declare its agents, or a space has no counterpart.
     """
@@ -413,9 +435,9 @@ def inspect_environment(
     )
     settings = settings._replace(has_info_masks=has_info_masks)
     simulator = ParallelSimulator(environment, settings, warned_parts)
-    obs = _run(name, "reset", lambda: simulator.reset(0))
+    obs = _call_simulator(name, "reset", lambda: simulator.reset(0))
     action = make_example_action(simulator.spaces, obs)
-    obs = _run(name, "step", lambda: simulator.step(action))[0]
+    obs = _call_simulator(name, "step", lambda: simulator.step(action))[0]
     names = {key for info in simulator.last_infos.values() for key in find_info_names(info or {})}
     return InspectedEnvironment(
         observation_space=_find_observation_space(simulator, obs),
@@ -424,7 +446,7 @@ def inspect_environment(
     )
 
 
-def _run(name: str, method: str, function: Callable[[], Any]) -> Any:
+def _call_simulator(name: str, method: str, function: Callable[[], Any]) -> Any:
     """Call a method of a simulator and convert its exceptions to UsageError."""
 
     def call() -> tuple[Any, SimulatorFaultError | None]:
@@ -440,7 +462,7 @@ def _run(name: str, method: str, function: Callable[[], Any]) -> Any:
 
 
 def make_example_action(spaces: AgentSpaces, obs: Observation) -> Any:
-    """Return a legal action of each agent."""
+    """Return a legal action of each agent, `[A, ...]`, for the observations `obs`."""
     if spaces.own_actions is not None and not isinstance(spaces.action_space, Box):
         return np.argmax(obs[ACTION_MASK], axis=-1).astype(np.int32)
     number = len(spaces.agents)
@@ -484,12 +506,13 @@ class DictionaryConversion(NamedTuple):
         Agents without an observation count as absent.
 
         Raises:
-            KeyError: If an agent does not exist.
+            UnknownNameError: If an agent does not exist.
             TypeError: If an observation has the wrong structure.
         """
         if not isinstance(value, Mapping) or not value:
             raise TypeError
         agents = self.agents
+        check_agents("the observation", value, list(agents))
         converted = {agent: self._to_parts(agents[agent][1], x) for agent, x in value.items()}
         leading = self._find_leading_axes(converted)
         parts = self.spaces.make_zeros(leading)

@@ -510,9 +510,12 @@ def task_ids(rulesets: Rulesets) -> np.ndarray:
 
 
 def count_shared_tasks(rulesets: Rulesets, other_rulesets: Rulesets) -> tuple[int, int]:
-    """Return the number of tasks in both `rulesets` and `other_rulesets`, and in `rulesets`.
+    """Count the tasks of `rulesets` that `other_rulesets` also contains.
 
     Different rulesets of the same task are counted once.
+
+    Returns:
+        The number of shared tasks, and the number of tasks in `rulesets`.
     """
     ids, other_ids = task_ids(rulesets), task_ids(other_rulesets)
     width = max(ids.shape[1], other_ids.shape[1])

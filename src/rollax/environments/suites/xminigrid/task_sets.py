@@ -51,7 +51,7 @@ class _RulesetSource(NamedTuple):
 
 
 def select_rulesets(
-    id: str, arguments: dict[str, Setting], is_numbered: bool
+    id: str, arguments: dict[str, Setting], has_num_rulesets: bool
 ) -> tuple[rulesets.Rulesets, np.ndarray]:
     """Select the rulesets that episodes sample from.
 
@@ -61,8 +61,8 @@ def select_rulesets(
     Args:
         id: Id of the environment, for error messages.
         arguments: Values of all arguments.
-        is_numbered: Whether `num_rulesets` was passed explicitly. If not, all rulesets of a file
-            are used.
+        has_num_rulesets: Whether `num_rulesets` was passed explicitly. If not, all rulesets of a
+            file are used.
 
     Returns:
         The N selected rulesets, and their indices before the selection, int `[N]`.
@@ -82,7 +82,7 @@ def select_rulesets(
         source = _RulesetSource(name, changed, num_rulesets, seed, None)
     else:
         stamp = ruleset_files.get_file_stamp(name)
-        source = _RulesetSource(name, None, num_rulesets if is_numbered else None, 0, stamp)
+        source = _RulesetSource(name, None, num_rulesets if has_num_rulesets else None, 0, stamp)
         if recipe and stamp is not None:
             raise UsageError(
                 f"{id}: recipe ({recipe!r}) changes the generator of rulesets, which a file does "
