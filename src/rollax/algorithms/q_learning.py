@@ -1,4 +1,4 @@
-"""Deep Q-learning with replay: the update that DQN and its distributional variants share.
+"""Deep Q-learning with replay (Mnih et al. 2015, Nature 518): the update of DQN and its variants.
 
 `dqn`, `c51`, `qr_dqn`, `iqn` and `rainbow` provide `QLearningFns`: the values of actions, the
 targets and the loss. This module implements the gradient step, the target network, exploration and
@@ -218,10 +218,10 @@ def update(
     )
     targets = fns.targets(network, target_network, config, batch, target_key)
 
-    def loss(network: Parameters) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def with_noise(network: Parameters) -> tuple[jax.Array, dict[str, jax.Array]]:
         return fns.loss(add_noise(network, noise_keys[2]), config, batch, targets, loss_key)
 
-    gradient, metrics = jax.grad(loss, has_aux=True)(agent.network)
+    gradient, metrics = jax.grad(with_noise, has_aux=True)(agent.network)
     optimizer = make_optimizer(config, config.learning_rate, progress)
     network, state = apply_gradients(optimizer, agent.optimizer, agent.network, gradient)
     steps = agent.steps + 1

@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from rollax.types import Scalar
+
 
 def project_categorical(
     atoms: jax.Array, probabilities: jax.Array, support: jax.Array
@@ -28,7 +30,7 @@ def project_categorical(
         Bellemare et al. 2017, arXiv:1707.06887, Eq. 7.
     """
     spacing = (support[-1] - support[0]) / (len(support) - 1)
-    distance = jnp.abs(jnp.clip(atoms, support[0], support[-1])[:, None] - support) / spacing
+    distance = jnp.abs(jnp.clip(atoms, support[0], support[-1])[:, None] - support[None]) / spacing
     return probabilities @ jnp.clip(1 - distance, 0, 1)
 
 
@@ -42,7 +44,7 @@ def midpoint_fractions(number: int) -> jax.Array:
 
 
 def quantile_huber_loss(
-    quantiles: jax.Array, fractions: jax.Array, targets: jax.Array, delta: jax.Array
+    quantiles: jax.Array, fractions: jax.Array, targets: jax.Array, delta: Scalar
 ) -> jax.Array:
     """Compute the quantile regression loss with the Huber loss of pairwise differences.
 

@@ -206,8 +206,9 @@ def add_noise(network: NetworkT, config: QNetworkConfig) -> NetworkT:
     """
     if not config.noisy:
         return network
-    noisy = make_noisy(network)
-    return eqx.tree_at(lambda n: n.features.encoder, noisy, network.features.encoder)
+    noisy: Any = make_noisy(network)
+    encoder = vars(network)["features"].encoder
+    return eqx.tree_at(lambda n: n.features.encoder, noisy, encoder)
 
 
 def recurrent_q_network(

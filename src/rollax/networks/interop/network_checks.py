@@ -21,6 +21,8 @@ from rollax.networks.network import Network
 from rollax.spaces import SimpleActionSpace, make_zeros, map_space
 from rollax.types import NetworkFn, Observation, PyTree
 
+EXAMPLE_SIZE = 51  # number of outputs per action in errors about arrays without that axis
+
 
 def check_actor_critic(
     algorithm: str, environment: Environment, make_network: NetworkFn
@@ -177,10 +179,10 @@ def _check_outputs_by_action(
     """Raise UsageError unless a network returned an array `[n, size]`, of any size for None."""
     space = check_discrete(environment.action_space)
     shape = getattr(outputs, "shape", ())
-    size = size or (shape[1] if len(shape) == 2 else 1)
-    check_shape(
-        type(network).__name__, f"array of {output}", outputs, ((space.n, size),), f" for {space}"
-    )
+    size = size or (shape[1] if len(shape) == 2 else EXAMPLE_SIZE)
+    reason = f" for {space} and {size} of them per action"
+    name = type(network).__name__
+    check_shape(name, f"array of {output}", outputs, ((space.n, size),), reason)
 
 
 def _add_check(

@@ -162,9 +162,7 @@ class ParallelSimulator:
         """Return the names and indices of the agents whose actions the environment expects."""
         return [(name, self._index[name]) for name in self.environment.agents]
 
-    def _check_agents(
-        self, kinds: list[str], values: Sequence[Mapping[Hashable, Any]]
-    ) -> None:
+    def _check_agents(self, kinds: list[str], values: Sequence[Mapping[Hashable, Any]]) -> None:
         """Raise SimulatorFaultError if a result has an entry for an agent that does not exist."""
         for kind, value in zip(kinds, values, strict=True):
             try:
