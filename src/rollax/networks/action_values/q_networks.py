@@ -52,7 +52,7 @@ class ActionValuesHead(eqx.Module):
         if self.advantage is None:
             return value
         advantage = self._split(self.advantage(features))
-        return value + (advantage - jnp.mean(advantage, axis=0))
+        return value + (advantage - jnp.mean(advantage, axis=0, keepdims=True))
 
     def _split(self, outputs: jax.Array) -> jax.Array:
         return outputs if self.size is None else outputs.reshape(-1, self.size)
