@@ -106,6 +106,10 @@ if TYPE_CHECKING:  # the names below, for type checkers
     from rollax.algorithms.dcrl_me import DCRLMEConfig as DCRLMEConfig, dcrl_me as dcrl_me
     from rollax.algorithms.dns import DNSConfig as DNSConfig, dns as dns
     from rollax.algorithms.dqn import DQNConfig as DQNConfig, dqn as dqn
+    from rollax.algorithms.iqn import IQNConfig as IQNConfig, iqn as iqn
+    from rollax.algorithms.c51 import C51Config as C51Config, c51 as c51
+    from rollax.algorithms.qr_dqn import QRDQNConfig as QRDQNConfig, qr_dqn as qr_dqn
+    from rollax.algorithms.rainbow import RainbowConfig as RainbowConfig, rainbow as rainbow
     from rollax.algorithms.impala import ImpalaConfig as ImpalaConfig, impala as impala
     from rollax.algorithms.map_elites import (
         MAPElitesConfig as MAPElitesConfig,

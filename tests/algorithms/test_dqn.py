@@ -1,6 +1,7 @@
 """Tests of DQN: targets with masks, schedules of epsilon and target network, and errors."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -13,12 +14,19 @@ from laws.programs import begun, fresh
 from laws.table import BY_NAME
 from laws.walk import Walk
 from rollax import tree
-from rollax.algorithms.dqn import DQNAgent, DQNConfig, act, dqn, explore, init_agent, update
+from rollax.algorithms import q_learning
+from rollax.algorithms.dqn import FNS, DQNConfig, dqn
+from rollax.algorithms.q_learning import QLearningAgent, init_agent
 from rollax.environments import make
 from rollax.errors import UsageError
-from rollax.networks.q_networks import QNetworkConfig, q_network
+from rollax.networks.action_values.q_networks import QNetworkConfig, q_network
 from rollax.replay import prioritized
 from rollax.replay.ring import ReplayBatch
+
+act, explore, update = (
+    functools.partial(function, FNS)
+    for function in (q_learning.act, q_learning.explore, q_learning.update)
+)
 
 
 class Table(eqx.Module):
@@ -34,7 +42,7 @@ ONLINE = jnp.array([[1.0, 2.0, 3.0], [6.0, 5.0, 9.0]])
 TARGET = jnp.array([[0.0, 0.0, 0.0], [10.0, 30.0, 20.0]])
 
 
-def agent_of(config: DQNConfig) -> DQNAgent:
+def agent_of(config: DQNConfig) -> QLearningAgent:
     return init_agent(Table(ONLINE), tree.to_arrays(config))._replace(target=Table(TARGET))
 
 

@@ -16,7 +16,7 @@ from rollax.environments import make
 from rollax.errors import UsageError
 from rollax.learning.returns import gae
 from rollax.networks import StepwiseNetwork
-from rollax.networks.q_networks import (
+from rollax.networks.action_values.q_networks import (
     EpsilonGreedy,
     EpsilonGreedyNetwork,
     RecurrentQNetworkConfig,

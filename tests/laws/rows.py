@@ -1,6 +1,7 @@
 """Rows of the table of algorithms, and functions that build them."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -19,8 +20,11 @@ from rollax.algorithms.registry import ALGORITHMS
 from rollax.environments import Environment
 from rollax.learning import normalization, train_state
 from rollax.networks import NetworkConfig, actor_critic
+from rollax.networks.action_values.q_networks import (
+    RecurrentQNetworkConfig,
+    mask_illegal_values,
+)
 from rollax.networks.critics import StochasticActorCriticsConfig
-from rollax.networks.q_networks import QNetworkConfig, RecurrentQNetworkConfig, mask_illegal_values
 from rollax.spaces import Box, Discrete
 from support.demonstrations import random_demonstrations
 
@@ -182,10 +186,17 @@ CHOICES = ("action-reward", "action-observation", "two-agents", "multi-discrete"
 VALUED = tuple(probe for probe in DISCRETE if probe != "multi-discrete")
 
 
-def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings: Any) -> Row:
-    """Return a row of DQN. The arguments are those of `ppo_row`."""
-    kinds = ALGORITHMS["dqn"]
-    shape = QNetworkConfig(hidden=(16,), **(network or {}))
+def dqn_row(
+    name: str,
+    telling: tuple[str, ...],
+    network: Any = None,
+    algorithm: str = "dqn",
+    **settings: Any,
+) -> Row:
+    """Return a row of DQN or a variant. The other arguments are those of `ppo_row`."""
+    kinds = ALGORITHMS[algorithm]
+    shape = kinds.network_config(**({"hidden": (16,)} | (network or {})))
+    action_values = sys.modules[kinds.make.__module__].FNS.values
     sizes = {
         "num_envs": 8,
         "num_steps": 8,
@@ -202,11 +213,12 @@ def dqn_row(name: str, telling: tuple[str, ...], network: Any = None, **settings
         normalized = (
             obs if state.observations is None else normalization.normalize(state.observations, obs)
         )
-        return carry, jnp.max(mask_illegal_values(state.agent.network(normalized), obs))
+        values = action_values(state.agent.network, state.config, normalized)
+        return carry, jnp.max(mask_illegal_values(values, obs))
 
     return Row(
         name=name,
-        algorithm="dqn",
+        algorithm=algorithm,
         family="replay",
         make=make,
         config=config,

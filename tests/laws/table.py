@@ -115,6 +115,10 @@ ROWS = (
         n_step=2,
         normalize_observations=True,
     ),
+    dqn_row("c51", ("two-steps",), algorithm="c51", v_min=-2.0, v_max=12.0),
+    dqn_row("qr_dqn", ("action-observation",), {"quantiles": 16}, algorithm="qr_dqn"),
+    dqn_row("iqn", ("masked",), {"hidden": (16, 16), "dueling": True}, algorithm="iqn"),
+    dqn_row("rainbow", ("action-observation",), algorithm="rainbow", v_min=-2.0, v_max=12.0),
     pqn_row("pqn", ("two-steps", "action-observation")),
     pqn_row("pqn-gru", ("memory",), network={"core": "gru"}, sequence_length=4),
     pqn_row(

@@ -15,11 +15,15 @@ import rollax.environments
 from laws.programs import differs, fresh, network_of, plain
 from laws.table import BY_NAME, LEARNERS, names
 from rollax import (
+    C51Config,
     DQNConfig,
     ImpalaConfig,
+    IQNConfig,
     PPOConfig,
     PPORNDConfig,
     PQNConfig,
+    QRDQNConfig,
+    RainbowConfig,
     SACConfig,
     TD3Config,
     tree,
@@ -52,6 +56,13 @@ PPO = {
     "total_updates": 4.0,
     "entropy_coefficient": 0.1,
 }
+Q_LEARNING = {
+    "prioritized": True,
+    "epsilon": 0.9,
+    "epsilon_final_fraction": 0.1,
+    "max_grad_norm": 1e-3,
+    "adam_epsilon": 0.1,
+}
 # For each config class: a row, settings under which all others have an effect, and changed values.
 # The default change is half the value.
 LIVE = {
@@ -78,16 +89,21 @@ LIVE = {
     ),
     DQNConfig: (
         "dqn-rainbow",
-        SHORT
-        | {
-            "epsilon": 0.9,
-            "epsilon_final_fraction": 0.1,
-            "huber_delta": 0.1,
-            "max_grad_norm": 1e-3,
-            "adam_epsilon": 0.1,
-        },
+        SHORT | Q_LEARNING | {"huber_delta": 0.1},
         {"target_update_period": 2.0},
     ),
+    C51Config: ("c51", SHORT | Q_LEARNING, {"target_update_period": 2.0}),
+    QRDQNConfig: (
+        "qr_dqn",
+        SHORT | Q_LEARNING | {"huber_delta": 0.1},
+        {"target_update_period": 2.0},
+    ),
+    IQNConfig: (
+        "iqn",
+        SHORT | Q_LEARNING | {"huber_delta": 0.1},
+        {"target_update_period": 2.0},
+    ),
+    RainbowConfig: ("rainbow", SHORT | Q_LEARNING, {"target_update_period": 2.0}),
     PQNConfig: (
         "pqn",
         {

@@ -25,9 +25,25 @@ class NetworkReference(NamedTuple):
 
 
 ACTOR_CRITIC = NetworkReference("rollax.networks.actor_critic", "NetworkConfig", "actor_critic")
-Q_NETWORK = NetworkReference("rollax.networks.q_networks", "QNetworkConfig", "q_network")
+Q_NETWORK = NetworkReference(
+    "rollax.networks.action_values.q_networks", "QNetworkConfig", "q_network"
+)
 RECURRENT_Q_NETWORK = NetworkReference(
-    "rollax.networks.q_networks", "RecurrentQNetworkConfig", "recurrent_q_network"
+    "rollax.networks.action_values.q_networks", "RecurrentQNetworkConfig", "recurrent_q_network"
+)
+CATEGORICAL_Q_NETWORK = NetworkReference(
+    "rollax.networks.action_values.q_networks", "CategoricalQNetworkConfig", "categorical_q_network"
+)
+RAINBOW_NETWORK = NetworkReference(
+    "rollax.networks.action_values.q_networks", "RainbowNetworkConfig", "categorical_q_network"
+)
+QUANTILE_Q_NETWORK = NetworkReference(
+    "rollax.networks.action_values.q_networks", "QuantileQNetworkConfig", "quantile_q_network"
+)
+IMPLICIT_QUANTILE_NETWORK = NetworkReference(
+    "rollax.networks.action_values.implicit_quantiles",
+    "ImplicitQuantileNetworkConfig",
+    "implicit_quantile_network",
 )
 STOCHASTIC_ACTOR_CRITICS = NetworkReference(
     "rollax.networks.critics", "StochasticActorCriticsConfig", "make_stochastic_actor_critics"
@@ -73,6 +89,21 @@ class BuiltinAlgorithm(NamedTuple):
     evolve_metric: str = "episode_return"
     derive_signals: str = "watch_nothing"
     demonstrations: DemonstrationUse = "none"
+
+
+def _q_learning(
+    config: str, summary: str, network: NetworkReference, check: str = "accept_any_settings"
+) -> BuiltinAlgorithm:
+    """Return the `BuiltinAlgorithm` of a variant of deep Q-learning with replay."""
+    return BuiltinAlgorithm(
+        config=config,
+        summary=summary,
+        network=network,
+        derive_settings="derive_replay",
+        check=check,
+        adapt_to_host="use_one_cycle_per_update",
+        demonstrations="optional",
+    )
 
 
 def _quality_diversity(
@@ -122,13 +153,32 @@ BUILTIN_ALGORITHMS: dict[str, BuiltinAlgorithm] = {
         check="check_actor_critic_settings",
         derive_signals="watch_actor_critic",
     ),
-    "dqn": BuiltinAlgorithm(
-        config="DQNConfig",
-        summary="deep Q-learning: discrete actions, replay, double, dueling, n-step, prioritized",
-        network=Q_NETWORK,
-        derive_settings="derive_replay",
-        adapt_to_host="use_one_cycle_per_update",
-        demonstrations="optional",
+    "dqn": _q_learning(
+        "DQNConfig",
+        "deep Q-learning: discrete actions, replay, double, dueling, n-step, prioritized, noisy",
+        Q_NETWORK,
+    ),
+    "c51": _q_learning(
+        "C51Config",
+        "categorical DQN: distributions of returns on fixed atoms",
+        CATEGORICAL_Q_NETWORK,
+        "check_value_range",
+    ),
+    "qr_dqn": _q_learning(
+        "QRDQNConfig",
+        "quantile regression DQN: quantiles of returns at fixed fractions",
+        QUANTILE_Q_NETWORK,
+    ),
+    "iqn": _q_learning(
+        "IQNConfig",
+        "implicit quantile networks: quantiles of returns at random fractions",
+        IMPLICIT_QUANTILE_NETWORK,
+    ),
+    "rainbow": _q_learning(
+        "RainbowConfig",
+        "C51 with double, dueling, prioritized, n-step and noisy networks",
+        RAINBOW_NETWORK,
+        "check_value_range",
     ),
     "pqn": BuiltinAlgorithm(
         config="PQNConfig",

@@ -41,10 +41,10 @@ from rollax.learning.optimizers import (
 from rollax.learning.returns import estimate_advantages
 from rollax.learning.train_state import TrainState
 from rollax.networks import memory_windows
+from rollax.networks.action_values.q_networks import EpsilonGreedyNetwork, select_q
 from rollax.networks.interop.network_checks import check_recurrent_q_network
 from rollax.networks.network import Network, choose_action
 from rollax.networks.network import step_network as network_step
-from rollax.networks.q_networks import EpsilonGreedyNetwork, select_q
 from rollax.types import Carry, Observation
 
 

@@ -42,6 +42,15 @@ def check_actor_critic_settings(config: Settings, network: Settings) -> None:
         )
 
 
+def check_value_range(config: Settings, network: Settings) -> None:
+    """Raise UsageError if the range of the atoms of returns is empty."""
+    if not config.v_min < config.v_max:
+        raise UsageError(
+            f"config.v_min ({config.v_min:g}) must be less than config.v_max ({config.v_max:g}). "
+            "Set them to the lowest and the highest sum of discounted rewards."
+        )
+
+
 def check_fixed_std(config: Settings, network: Settings) -> None:
     """Raise UsageError if the temperature is learned for a policy with a fixed standard deviation.
 

@@ -13,9 +13,9 @@ from rollax.environments.capabilities import has_closed_form
 from rollax.environments.environment import Environment
 from rollax.errors import UsageError
 from rollax.networks import layers
+from rollax.networks.action_values.q_networks import mask_illegal_values
 from rollax.networks.critics import TanhHead, make_actor
 from rollax.networks.layers import Linear
-from rollax.networks.q_networks import mask_illegal_values
 from rollax.spaces import Ball, Box, Discrete
 from rollax.types import Observation
 

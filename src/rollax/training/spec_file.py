@@ -79,7 +79,7 @@ NEW_CONFIG_DEFAULTS = {
     "sde_sample_freq": 0.0,
 }
 # Settings of networks that run folders of earlier versions may lack. They have their defaults.
-NEW_NETWORK_SETTINGS = ("std", "initial_std")
+NEW_NETWORK_SETTINGS = ("std", "initial_std", "noisy")
 # Defaults of keys that run folders of earlier versions lack.
 NEW_KEY_DEFAULTS: Record = {
     "phases": [],

@@ -15,6 +15,7 @@ import rollax
 from rollax import NetworkConfig, Transition
 from rollax.algorithm import Algorithm
 from rollax.cli.main import main
+from rollax.networks.action_values.q_networks import QNetworkConfig, q_network
 from rollax.networks.actor_critic import actor_critic
 from rollax.networks.critics import (
     ActorCriticsConfig,
@@ -22,7 +23,6 @@ from rollax.networks.critics import (
     make_deterministic_actor_critics,
     make_stochastic_actor_critics,
 )
-from rollax.networks.q_networks import QNetworkConfig, q_network
 from rollax.spaces import Box, Dict, Discrete, MultiDiscrete, Space, make_zeros
 from rollax.training.checkpoints.axis_labels import label_axes
 from rollax.training.checkpoints.warm_start import (

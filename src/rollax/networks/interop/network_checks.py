@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from rollax.action_spaces import (
     check_discrete,
@@ -19,6 +20,8 @@ from rollax.networks.interop.output_checks import check_shape
 from rollax.networks.network import Network
 from rollax.spaces import SimpleActionSpace, make_zeros, map_space
 from rollax.types import NetworkFn, Observation, PyTree
+
+EXAMPLE_SIZE = 51  # number of outputs per action in errors about arrays without that axis
 
 
 def check_actor_critic(
@@ -57,6 +60,40 @@ def check_q_network(algorithm: str, environment: Environment, make_network: Netw
         _check_action_values(network, values, environment)
 
     return _add_check(algorithm, "action values", make_network, check)
+
+
+def check_distributional_network(
+    algorithm: str, output: str, environment: Environment, make_network: NetworkFn
+) -> NetworkFn:
+    """Return `make_network` with a check that its networks map `obs` to an array `[n, m]`.
+
+    Args:
+        algorithm: Name of the algorithm in error messages.
+        output: Description of the m outputs per action in error messages, such as "quantiles".
+        environment: Environment with a `Discrete` action space.
+        make_network: Function from a random key to a network.
+    """
+
+    def check(network: Callable[[Observation], jax.Array]) -> None:
+        outputs = jax.eval_shape(
+            lambda network, obs: network(obs), network, make_zeros(environment.observation_space)
+        )
+        _check_outputs_by_action(network, outputs, output, environment)
+
+    return _add_check(algorithm, f"{output} of all actions", make_network, check)
+
+
+def check_implicit_quantile_network(
+    algorithm: str, environment: Environment, make_network: NetworkFn
+) -> NetworkFn:
+    """Return `make_network` with a check of `(obs, fractions [k]) -> quantiles [n, k]`."""
+
+    def check(network: Callable[[Observation, jax.Array], jax.Array]) -> None:
+        obs, fractions = make_zeros(environment.observation_space), jnp.zeros(3)
+        outputs = jax.eval_shape(lambda net, *inputs: net(*inputs), network, obs, fractions)
+        _check_outputs_by_action(network, outputs, "quantiles of 3 fractions", environment, 3)
+
+    return _add_check(algorithm, "quantiles of all actions", make_network, check)
 
 
 def check_recurrent_q_network(
@@ -134,6 +171,18 @@ def _check_action_values(network: object, values: Any, environment: Environment)
     space = check_discrete(environment.action_space)
     name = type(network).__name__
     check_shape(name, "array of action values", values, ((space.n,),), f" for {space}")
+
+
+def _check_outputs_by_action(
+    network: object, outputs: Any, output: str, environment: Environment, size: int | None = None
+) -> None:
+    """Raise UsageError unless a network returned an array `[n, size]`, of any size for None."""
+    space = check_discrete(environment.action_space)
+    shape = getattr(outputs, "shape", ())
+    size = size or (shape[1] if len(shape) == 2 else EXAMPLE_SIZE)
+    reason = f" for {space} and {size} of them per action"
+    name = type(network).__name__
+    check_shape(name, f"array of {output}", outputs, ((space.n, size),), reason)
 
 
 def _add_check(

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from rollax.networks import layers
+from rollax.networks.action_values.q_networks import ActionValuesHead, FeatureExtractor
 from rollax.networks.critics import (
     Actor,
     ChoiceCritic,
@@ -23,7 +24,6 @@ from rollax.networks.critics import (
 )
 from rollax.networks.observation_encoding import feature_shape
 from rollax.networks.policy_heads import BallHead, CategoricalHead, GaussianHead
-from rollax.networks.q_networks import ActionValuesHead, FeatureExtractor
 from rollax.spaces import Ball, Box, Dict, Discrete, MultiDiscrete, Space
 from rollax.types import Parameters, PyTree
 
@@ -116,7 +116,9 @@ def _label_module(module: PyTree) -> LabeledArrays:
         case ActionValuesHead():
             name = "value" if module.advantage is None else "advantage"
             layer = module.value if module.advantage is None else module.advantage
-            return _label_outputs(_indices(layer.bias.shape[-1], name), -1, f".{name}")
+            number, size = layer.bias.shape[-1], module.size
+            shape = (number,) if size is None else (number // size, size)
+            return _label_outputs(_label_numbers(name, shape), -1, f".{name}")
         case _:
             return {}
 

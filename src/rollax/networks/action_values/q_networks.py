@@ -1,8 +1,8 @@
-"""Networks that return action values Q(s, a) for all actions of a `Discrete` space."""
+"""Networks that return a value Q(s, a), or several, for each action of a `Discrete` space."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -10,12 +10,16 @@ import jax.numpy as jnp
 
 from rollax.action_spaces import check_discrete
 from rollax.environments.environment import Environment
+from rollax.errors import UsageError
 from rollax.networks import distributions, layers, recurrent
+from rollax.networks.action_values.noisy_layers import make_noisy
 from rollax.networks.critics import make_encoder
 from rollax.networks.layers import MLP, Linear
 from rollax.networks.network import ActorCriticOutput
 from rollax.networks.torso import Tower
 from rollax.types import Carry, Observation
+
+NetworkT = TypeVar("NetworkT", bound=eqx.Module)
 
 
 class FeatureExtractor(eqx.Module):
@@ -29,28 +33,33 @@ class FeatureExtractor(eqx.Module):
 
 
 class ActionValuesHead(eqx.Module):
-    """Head that returns the value of each action, `[n]`.
+    """Head that returns the value of each action, `[n]`, or `size` numbers for each, `[n, size]`.
 
     A dueling head returns V + A - mean A (Wang et al. 2016, arXiv:1511.06581, eq. 9).
 
     Attributes:
         value: Layer for the action values, or for the state value V of a dueling head.
         advantage: Layer for the advantages A of a dueling head, otherwise None.
+        size: Number of outputs per action, such as atoms or quantiles, or None for one value.
     """
 
     value: Linear
     advantage: Linear | None
+    size: int | None = eqx.field(static=True, default=None)
 
     def __call__(self, features: jax.Array, obs: Observation = None) -> jax.Array:
-        value = self.value(features)
+        value = self._split(self.value(features))
         if self.advantage is None:
             return value
-        advantage = self.advantage(features)
-        return value + (advantage - jnp.mean(advantage))
+        advantage = self._split(self.advantage(features))
+        return value + (advantage - jnp.mean(advantage, axis=0, keepdims=True))
+
+    def _split(self, outputs: jax.Array) -> jax.Array:
+        return outputs if self.size is None else outputs.reshape(-1, self.size)
 
 
 class QNetwork(eqx.Module):
-    """Network without memory that returns action values `[n]`."""
+    """Network without memory that returns the outputs of its head, such as action values `[n]`."""
 
     features: FeatureExtractor
     head: ActionValuesHead
@@ -60,8 +69,8 @@ class QNetwork(eqx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class QNetworkConfig:
-    """Architecture of the action-value network."""
+class ActionValuesConfig:
+    """Architecture of a network of action values."""
 
     hidden: tuple[int, ...] = (128, 128)
     """Sizes of the dense layers."""
@@ -79,7 +88,41 @@ class QNetworkConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class RecurrentQNetworkConfig(QNetworkConfig):
+class QNetworkConfig(ActionValuesConfig):
+    """Architecture of the action-value network."""
+
+    noisy: bool = False
+    """Use dense layers with learned noise, which explores (noisy networks)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CategoricalQNetworkConfig(QNetworkConfig):
+    """Architecture of the network of categorical distributions of returns."""
+
+    atoms: int = 51
+    """Number of atoms of the distribution of each action."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantileQNetworkConfig(QNetworkConfig):
+    """Architecture of the network of quantiles of returns."""
+
+    quantiles: int = 51
+    """Number of quantiles of the distribution of each action."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RainbowNetworkConfig(CategoricalQNetworkConfig):
+    """Architecture of the network of Rainbow."""
+
+    dueling: bool = True
+    """Use separate value and advantage outputs (dueling network)."""
+    noisy: bool = True
+    """Use dense layers with learned noise, which explores (noisy networks)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecurrentQNetworkConfig(ActionValuesConfig):
     """Architecture of the action-value network with optional memory."""
 
     core: recurrent.CoreKind = "none"
@@ -114,9 +157,58 @@ def q_network(environment: Environment, config: QNetworkConfig, key: jax.Array) 
     Raises:
         UsageError: If the action space is not `Discrete`, or a size in the config is below 1.
     """
+    return _make_q_network(environment, config, None, key)
+
+
+def categorical_q_network(
+    environment: Environment, config: CategoricalQNetworkConfig, key: jax.Array
+) -> QNetwork:
+    """Return a network `obs -> [n, atoms]` of the logits of distributions of returns.
+
+    Arguments and errors are those of `q_network`.
+    """
+    return _make_q_network(environment, config, check_size("atoms", config.atoms, 2), key)
+
+
+def quantile_q_network(
+    environment: Environment, config: QuantileQNetworkConfig, key: jax.Array
+) -> QNetwork:
+    """Return a network `obs -> [n, quantiles]` of the quantiles of distributions of returns.
+
+    Arguments and errors are those of `q_network`.
+    """
+    return _make_q_network(environment, config, check_size("quantiles", config.quantiles, 1), key)
+
+
+def check_size(name: str, value: int, smallest: int) -> int:
+    """Return a setting of the network that must not be smaller than `smallest`."""
+    if value < smallest:
+        raise UsageError(f"network.{name} must be at least {smallest}, got {value}.")
+    return value
+
+
+def _make_q_network(
+    environment: Environment, config: QNetworkConfig, size: int | None, key: jax.Array
+) -> QNetwork:
+    """Return a network with `size` outputs per action, or with action values for None."""
     encoder_key, head_key = jax.random.split(key)
-    features, size = _make_feature_extractor(environment, config, encoder_key)
-    return QNetwork(features, _make_action_values_head(environment, config, size, head_key))
+    features, inputs = make_feature_extractor(environment, config, config.hidden, encoder_key)
+    head = make_action_values_head(environment, config, inputs, size, head_key)
+    return add_noise(QNetwork(features, head), config)
+
+
+def add_noise(network: NetworkT, config: QNetworkConfig) -> NetworkT:
+    """Return a network whose dense layers after the encoder have learned noise, if configured.
+
+    Args:
+        network: Network with a `FeatureExtractor` as `features`.
+        config: Architecture of the network.
+    """
+    if not config.noisy:
+        return network
+    noisy: Any = make_noisy(network)
+    encoder = vars(network)["features"].encoder
+    return eqx.tree_at(lambda n: n.features.encoder, noisy, encoder)
 
 
 def recurrent_q_network(
@@ -137,35 +229,50 @@ def recurrent_q_network(
             settings of the core are invalid.
     """
     encoder_key, core_key, head_key = jax.random.split(key, 3)
-    features, size = _make_feature_extractor(environment, config, encoder_key)
+    features, size = make_feature_extractor(environment, config, config.hidden, encoder_key)
     core, size = recurrent.make_core(config, size, core_key)
-    return Tower(features, core, _make_action_values_head(environment, config, size, head_key))
+    head = make_action_values_head(environment, config, size, None, head_key)
+    return Tower(features, core, head)
 
 
-def _make_feature_extractor(
-    environment: Environment, config: QNetworkConfig, key: jax.Array
+def make_feature_extractor(
+    environment: Environment, config: ActionValuesConfig, hidden: tuple[int, ...], key: jax.Array
 ) -> tuple[FeatureExtractor, int]:
+    """Return an encoder with dense layers of the sizes `hidden`, and its number of features."""
     encoder_key, dense_key = jax.random.split(key)
     encoder, size = make_encoder(environment, config, encoder_key)
-    dense = MLP(size, config.hidden, config.activation, config.layer_norm, key=dense_key)
-    return FeatureExtractor(encoder, dense), config.hidden[-1] if config.hidden else size
+    dense = MLP(size, hidden, config.activation, config.layer_norm, key=dense_key)
+    return FeatureExtractor(encoder, dense), hidden[-1] if hidden else size
 
 
-def _make_action_values_head(
-    environment: Environment, config: QNetworkConfig, inputs: int, key: jax.Array
+def make_action_values_head(
+    environment: Environment,
+    config: ActionValuesConfig,
+    inputs: int,
+    size: int | None,
+    key: jax.Array,
 ) -> ActionValuesHead:
-    num_actions = check_discrete(environment.action_space).n
+    """Return a head of `inputs` features with `size` outputs per action, or one for None."""
+    num_actions, each = check_discrete(environment.action_space).n, size or 1
     value_key, advantage_key = jax.random.split(key)
     if config.dueling:
         return ActionValuesHead(
-            Linear(inputs, 1, value_key, 1.0), Linear(inputs, num_actions, advantage_key, 1.0)
+            Linear(inputs, each, value_key, 1.0),
+            Linear(inputs, num_actions * each, advantage_key, 1.0),
+            size,
         )
-    return ActionValuesHead(Linear(inputs, num_actions, value_key, 1.0), None)
+    return ActionValuesHead(Linear(inputs, num_actions * each, value_key, 1.0), None, size)
 
 
 def argmax_q(network: Callable[[Observation], jax.Array], obs: Observation) -> jax.Array:
     """Return the legal action with the highest value."""
     return jnp.argmax(mask_illegal_values(network(obs), obs)).astype(jnp.int32)
+
+
+def select_rows(outputs: jax.Array, action: jax.Array) -> jax.Array:
+    """Return the rows `[B, m]` of the actions `[B]`, from outputs per action `[B, n, m]`."""
+    is_taken = jax.nn.one_hot(action, outputs.shape[1], dtype=bool)[..., None]
+    return jnp.sum(jnp.where(is_taken, outputs, 0.0), axis=1)
 
 
 def select_q(values: jax.Array, action: jax.Array) -> jax.Array:
