@@ -364,19 +364,16 @@ def describe_values_out_of_bounds(steps: DemonstrationSteps, space: Space) -> li
     Returns:
         Sentences with the name of the array, the range of its values, and the declared range.
     """
-    sentences = []
-    spaces = flatten_space(space, OBSERVATIONS)
     obs, next_obs = (
         flatten_value(space, value, OBSERVATIONS) for value in (steps.obs, steps.next_obs)
     )
-    for name, part in spaces.items():
-        if isinstance(part, Box):
-            for values in (obs[name], next_obs[name]):
-                sentence = _describe_range(name, np.asarray(values), part)
-                if sentence:
-                    sentences.append(sentence)
-                    break
-    return sentences
+    sentences = [
+        _describe_range(name, np.asarray(obs[name]), part)
+        or _describe_range(name, np.asarray(next_obs[name]), part)
+        for name, part in flatten_space(space, OBSERVATIONS).items()
+        if isinstance(part, Box)
+    ]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _describe_range(name: str, values: np.ndarray, space: Box) -> str:

@@ -201,10 +201,7 @@ def sweep(
         draws_picture=picture,
         quiet=quiet,
     )
-    study = Study(study_folder)
-    result = Swept(
-        study_folder, results.list_trial_results(study), results.setting_importance(study)
-    )
+    result = _read_result(study_folder)
     if stopped_by == signal.SIGINT:
         raise make_interrupt(
             f"The study was interrupted and is saved in {study_folder}. "
@@ -212,6 +209,12 @@ def sweep(
             result,
         )
     return result
+
+
+def _read_result(folder: Path) -> Swept:
+    """Return the folder, the ranked trials and the importance of settings of a study."""
+    study = Study(folder)
+    return Swept(folder, results.list_trial_results(study), results.setting_importance(study))
 
 
 def _settings_to_dictionary(value: object) -> object:

@@ -7,7 +7,7 @@ equal, so parameters can be shared by type.
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,10 @@ from rollax.errors import UnknownNameError, UsageError
 from rollax.spaces import ActionSpace, Box, Dict, Discrete, MultiDiscrete, Space
 
 GLOBAL_STATE = "global_state"
+_RESULTS = {  # names of the values that each method returns
+    "reset": ("observations", "infos"),
+    "step": ("observations", "rewards", "terminations", "truncations", "infos"),
+}
 
 
 class AgentSpec(NamedTuple):
@@ -118,6 +122,26 @@ def check_agents(kind: str, names: Iterable[Hashable], agents: Sequence[Hashable
     for name in names:
         if name not in agents and not str(name).startswith("__"):
             raise UnknownNameError(f"agent in {kind}", str(name), map(str, agents))
+
+
+def check_result(method: str, result: tuple[Any, ...], agents: Sequence[Hashable]) -> None:
+    """Check that the result of a method has values only for agents of the environment.
+
+    Args:
+        method: Name of the method, "reset" or "step".
+        result: Dictionaries keyed by agent. Other values are ignored.
+        agents: Names of the agents of the environment.
+
+    Raises:
+        SimulatorFaultError: If the environment does not have an agent.
+    """
+    for kind, values in zip(_RESULTS[method], result, strict=True):
+        try:
+            check_agents(kind, values if isinstance(values, Mapping) else (), agents)
+        except UnknownNameError as error:
+            raise SimulatorFaultError(
+                f"{error} Return values only for agents of possible_agents."
+            ) from error
 
 
 def convert_state(state: np.ndarray, last: np.ndarray | None) -> np.ndarray:

@@ -8,7 +8,7 @@ averaged over the agents that report them.
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -31,11 +31,12 @@ from rollax.environments.suites.pettingzoo.agent_spaces import (
     AgentSpec,
     check_agents,
     check_names,
+    check_result,
     convert_state,
     make_agent_spaces,
 )
 from rollax.environments.suites.suite import SuiteEnvironment
-from rollax.errors import UnknownNameError, UsageError
+from rollax.errors import UsageError
 from rollax.spaces import Box, Dict, Space, make_zeros
 from rollax.types import Action, Observation
 
@@ -115,7 +116,7 @@ class ParallelSimulator:
             )
         # The flags of agents that have not joined yet.
         self._terminated, self._truncated = ~self._active, np.zeros_like(self._active)
-        self._check_agents(["observations", "infos"], result)
+        check_result("reset", result, self._names)
         return self._observe(*result, self._active, True)
 
     def step(
@@ -136,9 +137,7 @@ class ParallelSimulator:
         self._num_steps += 1
         is_checked = self._schedule.is_due(self.is_strict)
         if is_checked:
-            self._check_agents(
-                ["observations", "rewards", "terminations", "truncations", "infos"], result
-            )
+            check_result("step", result, self._names)
         present = self._find_present()
         self._update_flags(was_active, present, terminations, truncations)
         ended = self._terminated | self._truncated
@@ -161,16 +160,6 @@ class ParallelSimulator:
     def _find_acting(self) -> list[tuple[Hashable, int]]:
         """Return the names and indices of the agents whose actions the environment expects."""
         return [(name, self._index[name]) for name in self.environment.agents]
-
-    def _check_agents(self, kinds: list[str], values: Sequence[Mapping[Hashable, Any]]) -> None:
-        """Raise SimulatorFaultError if a result has an entry for an agent that does not exist."""
-        for kind, value in zip(kinds, values, strict=True):
-            try:
-                check_agents(kind, value if isinstance(value, Mapping) else (), self._names)
-            except UnknownNameError as error:
-                raise SimulatorFaultError(
-                    f"{error} Return values only for agents of possible_agents."
-                ) from error
 
     def _find_present(self) -> np.ndarray:
         """Return whether each agent is in `agents`, bool `[A]`."""
