@@ -149,7 +149,9 @@ def suite_modules() -> list[tuple[str, str]]:
 @functools.cache
 def algorithm_modules() -> list[tuple[str, str]]:
     """Return the name and the file of each algorithm in the table of algorithms."""
-    rows = re.compile(r'^    "(\w+)": (?:BuiltinAlgorithm|_quality_diversity|_q_learning)\(', re.MULTILINE)
+    rows = re.compile(
+        r'^    "(\w+)": (?:BuiltinAlgorithm|_quality_diversity|_q_learning)\(', re.MULTILINE
+    )
     names = rows.findall((ROOT / ALGORITHMS).read_text())
     return [(name, modules()[f"rollax.algorithms.{name}"]) for name in names]
 

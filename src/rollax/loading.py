@@ -33,6 +33,7 @@ from rollax.training.opponents import (
 )
 from rollax.training.result import Result, accept_result
 from rollax.training.run_folder import layout
+from rollax.training.setting_functions import add_known_functions
 from rollax.training.spec import Spec, with_eval_arguments
 from rollax.types import NetworkFn, RunPath, SettingValues
 from rollax.user_input.arguments import coerce_arguments
@@ -165,7 +166,8 @@ def load_source_parts(source: RunPath | Policy, checkpoint: str) -> SourceParts:
     is_result = isinstance(source, Result)
     environment, network = (source.environment, source.network) if is_result else (None, None)
     _check_has_objects(folder, environment, network)
-    run = _open_run(folder, checkpoint, environment, network)
+    optimizer = source.optimizer if is_result else None
+    run = _open_run(folder, checkpoint, environment, network, optimizer=optimizer)
     restored = _restore(folder, run, checkpoint)
     state = restored.state.members if run.spec.evolve else restored.state
     return SourceParts(
@@ -214,10 +216,12 @@ def _open_run(
     environment: Environment | None,
     network: NetworkFn | None,
     eval_arguments: SettingValues | None = None,
+    optimizer: object = None,
 ) -> _OpenRun:
     """Read the specification of a run, and build its algorithm and its environment.
 
-    The network and the optimizer are those of the checkpoint.
+    The network and the optimizer are those of the checkpoint. Without `optimizer`, a custom
+    optimizer has no state.
 
     Raises:
         UsageError: If the run or the checkpoint cannot be read, or an object or argument does not
@@ -226,6 +230,7 @@ def _open_run(
     stored_spec = layout.read_spec(folder)
     spec = carry_over.with_checkpoint_structure(folder, stored_spec, checkpoint)
     warnings = compatibility.check_load(folder, stored_spec, spec, network)
+    spec = add_known_functions(spec, optimizer=optimizer)
     if environment is not None:
         _check_same_kind(spec, environment)
     compatibility.check_environment_fits(folder, spec, environment)

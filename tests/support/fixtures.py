@@ -10,6 +10,7 @@ import jax
 import pytest
 
 import rollax
+from rollax.config import user_functions
 from rollax.training.compile import program as programs
 from rollax.training.spec import Spec
 from support.runs import NETWORK, SMALL, Script, options
@@ -40,10 +41,11 @@ def programs_compiled_once() -> Iterator[None]:
         parts = (
             None if environment is None else (jax.tree.structure(environment), type(environment))
         )
-        name = repr((which, parts, None if network is None else id(network)))
+        functions = [network, *user_functions(spec.config).values()]
+        name = repr((which, parts, list(map(id, functions))))
         if name not in _compiled:
-            # A reference to the network prevents that another object gets its id.
-            _compiled[name] = (compile_program(spec, environment, network), network)
+            # References to the functions prevent that other objects get their ids.
+            _compiled[name] = (compile_program(spec, environment, network), functions)
         return _compiled[name][0]
 
     with pytest.MonkeyPatch.context() as patch, jax.debug_key_reuse(False):

@@ -1,5 +1,6 @@
 """Optimizers and schedules that the user passes as objects and functions of optax."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ def clipped_lion(learning_rate: Any) -> optax.GradientTransformation:
 
 def train(folder: Path, **arguments: Any) -> rollax.Result:
     settings: dict[str, Any] = {"config": RUN_SIZES, "total_steps": 256, "quiet": True}
-    options = {"run_dir": str(folder), "eval_episodes": 2}
-    return rollax.train("ppo", CARTPOLE, options=options, **(settings | arguments))
+    settings["options"] = {"run_dir": str(folder), "eval_episodes": 2}
+    return rollax.train("ppo", CARTPOLE, **(settings | arguments))
 
 
 @pytest.mark.quick
@@ -139,12 +140,40 @@ def test_a_resume_replaces_a_setting_by_a_function(tmp_path: Path) -> None:
         rollax.resume(resumed, total_steps=768, optimizer="adam", quiet=True)
 
 
+def test_a_resume_with_another_function_names_the_optimizer(tmp_path: Path) -> None:
+    result = train(tmp_path / "run", optimizer=clipped_lion)
+    with pytest.raises(UsageError, match="does not match the optimizer. Use the optimizer that"):
+        rollax.resume(result, total_steps=512, optimizer=optax.adamw, quiet=True)
+    assert rollax.resume(result, total_steps=512, quiet=True).status == "done"
+
+
+def test_a_warm_start_copies_the_moments_of_a_custom_optimizer(tmp_path: Path) -> None:
+    source = train(tmp_path / "source", optimizer=clipped_lion)
+    parts = {"init_parts": ["networks", "optimizer"], "eval_episodes": 2}
+    started = train(
+        tmp_path / "run",
+        optimizer=clipped_lion,
+        init_from=source,
+        options={"run_dir": str(tmp_path / "run"), **parts},
+    )
+    record = json.loads((started.folder / "warm_start.json").read_text())
+    assert any(name.startswith("optimizer") and ".mu" in name for name in record["copied"])
+    assert not record["initialized"] and not record["unused"]
+    with pytest.raises(UsageError, match="its result if it used a custom optimizer"):
+        train(tmp_path / "other", init_from=source.folder, options=parts)
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"optimizer": "liom"}, "must be one of adam.*did you mean lion"),
         ({"optimizer": 3}, "must be one of adam"),
+        ({"optimizer": lambda rate: optax.sgd(float(rate))}, "its call raised Concretization"),
+        ({"optimizer": object}, "optimizer must be a function of one traced number"),
+        ({"learning_rate_schedule": lambda step: 1 / 0}, "its call raised ZeroDivisionError"),
+        ({"learning_rate_schedule": lambda step: "fast"}, "must return one number .* got 'fast'"),
+        ({"learning_rate_schedule": lambda step: jnp.ones(3)}, "must return one number"),
         ({"optimizer": lambda rate: 3}, "must return an optimizer of optax"),
         ({"optimizer": optax.lion, "config": {"optimizer": "adam"}}, "optimizer is given twice"),
         (

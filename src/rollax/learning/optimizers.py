@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from rollax.config import UserFunction
@@ -107,12 +108,36 @@ def scheduled_rate(
         schedule_fn = config.learning_rate_schedule.function
         updates = jnp.round(jnp.where(progress > 0, progress * config.total_updates, 0.0))
         steps = updates * config.steps_per_update
-        return jnp.asarray(rate if schedule_fn is None else schedule_fn(steps), jnp.float32)
+        return jnp.asarray(rate) if schedule_fn is None else _call_schedule(schedule_fn, steps)
     schedules = {"linear": linear_schedule, "cosine": cosine_schedule, "kl": linear_schedule}
     schedule = schedules[config.learning_rate_schedule]
     rate = schedule(rate, config.learning_rate_final_fraction, progress)
     warmup = config.learning_rate_warmup_fraction
     return rate * jnp.where(progress < warmup, progress / jnp.maximum(warmup, 1e-12), 1.0)
+
+
+def _call_schedule(schedule_fn: Any, steps: jax.Array) -> jax.Array:
+    """Return the learning rate that the function of the user returns for a number of steps."""
+    remedy = "Pass a schedule of optax, or a function that uses only operations of JAX."
+    rate = _call_user_function("learning_rate_schedule", schedule_fn, steps, remedy)
+    if not isinstance(rate, int | float | np.ndarray | np.generic | jax.Array) or jnp.shape(rate):
+        raise UsageError(
+            "learning_rate_schedule must return one number for a number of environment steps, got "
+            f"{format_value(rate)}. {remedy}"
+        )
+    return jnp.asarray(rate, jnp.float32)
+
+
+def _call_user_function(name: str, function: Any, value: Scalar, remedy: str) -> Any:
+    """Return `function(value)`. Raise UsageError with the cause if the function raises."""
+    try:
+        return function(value)
+    except Exception as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise UsageError(
+            f"{name} must be a function of one traced number, but its call raised "
+            f"{type(error).__name__}: {reason}. {remedy}"
+        ) from error
 
 
 def has_own_rate(config: OptimizerConfig) -> bool:
@@ -232,12 +257,14 @@ def _call_optimizer_function(function: Any, rate: Scalar) -> optax.GradientTrans
     """
     if function is None:
         return optax.identity()
-    optimizer = function if isinstance(function, optax.GradientTransformation) else function(rate)
+    if isinstance(function, optax.GradientTransformation):
+        return function
+    remedy = "Pass a function such as lambda learning_rate: optax.lion(learning_rate)."
+    optimizer = _call_user_function("optimizer", function, rate, remedy)
     if not isinstance(optimizer, optax.GradientTransformation):
         raise UsageError(
             "optimizer must return an optimizer of optax for a learning rate, got "
-            f"{format_value(optimizer)}. Pass a function such as lambda learning_rate: "
-            "optax.lion(learning_rate)."
+            f"{format_value(optimizer)}. {remedy}"
         )
     return optimizer
 

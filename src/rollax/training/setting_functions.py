@@ -66,6 +66,17 @@ def restore_functions(spec: Spec, **functions: object) -> Spec:
     )
 
 
+def add_known_functions(spec: Spec, **functions: object) -> Spec:
+    """Return the specification of a run that is only read, with the functions that are known.
+
+    Args:
+        spec: Specification from config.yaml.
+        **functions: Optimizer and schedule, keyed by the name of the setting, or None.
+    """
+    known = {n: functions[n] for n in user_functions(spec.config) if functions.get(n) is not None}
+    return dataclasses.replace(spec, config=dataclasses.replace(spec.config, **known))
+
+
 def add_new_functions(
     spec: Spec, config: Config | SettingValues | None, **functions: object
 ) -> Config | SettingValues | None:

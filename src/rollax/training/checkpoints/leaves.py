@@ -173,10 +173,11 @@ def check_same_leaves(
             for p in differing[:10]
         ]
         omitted_lines = [f"  and {len(differing) - 10} more"] if len(differing) > 10 else []
-        heading = (
-            f"The checkpoint of step {summary.step} does not match the state. Use the settings and "
-            "the version that made it."
-        )
+        name, remedy = "state", "Use the settings and the version that made it."
+        if all(".optimizer" in path for path in differing):
+            name = "optimizer"
+            remedy = "Use the optimizer that made it, or train a new run with init_from=RUN."
+        heading = f"The checkpoint of step {summary.step} does not match the {name}. {remedy}"
         raise UsageError("\n".join([heading, *lines, *omitted_lines]))
 
 

@@ -164,8 +164,8 @@ def plan_warm_start(
             known = [part for part in target if jax.tree.leaves(source.parts.get(part))]
             raise UsageError(
                 f"init_parts must be parts of both runs ({', '.join(known) or 'none'}), got "
-                f"{name}, which {missing[0]} does not have. Remove it, or pass the folder of a "
-                "run that has it."
+                f"{name}, which {missing[0]} does not have. Remove it, or pass a run that has it: "
+                "its folder, or its result if it used a custom optimizer."
             )
     matches = tuple(
         match for name in names for match in _match_part(name, source, target.get(name))
