@@ -141,7 +141,6 @@ def test_qr_dqn_is_that_of_rlax(double: bool) -> None:
     assert float(loss) * 0.7 == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.quick
 def test_the_best_quantiles_are_those_of_the_samples() -> None:
     """Gradient descent on the loss with a small threshold finds the quantiles of the targets."""
     samples = jnp.asarray(np.random.default_rng(0).exponential(size=400), jnp.float32)
@@ -165,7 +164,6 @@ def test_quantiles_of_iqn_are_those_of_random_fractions() -> None:
     np.testing.assert_allclose(iqn.action_values(network, config, batch.obs[0]), [0.5, -0.5])
 
 
-@pytest.mark.quick
 def test_quantiles_of_the_implicit_network_depend_on_the_fraction() -> None:
     config = ImplicitQuantileNetworkConfig(hidden=(8, 8), noisy=True, dueling=True)
     network = implicit_quantile_network(Walk(), config, jax.random.key(0))

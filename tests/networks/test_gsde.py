@@ -54,7 +54,6 @@ def features(seed: int = 1) -> jax.Array:
     return jax.random.normal(jax.random.key(seed), (4,))
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("squash", [False, True])
 def test_log_probability_is_that_of_the_induced_normal(squash: bool) -> None:
     head, z = make_head(squash), features()
@@ -72,7 +71,6 @@ def test_log_probability_is_that_of_the_induced_normal(squash: bool) -> None:
         np.testing.assert_allclose(policy.entropy(), normal.entropy().sum(), rtol=1e-5)
 
 
-@pytest.mark.quick
 def test_noise_is_linear_in_the_features() -> None:
     """With one key, the noise of a sum of features is the sum of their noises."""
     head, key = make_head(), jax.random.key(5)
@@ -105,7 +103,6 @@ def test_covariance_of_two_states_is_the_closed_form() -> None:
     np.testing.assert_allclose(found, expected, atol=0.03)
 
 
-@pytest.mark.quick
 def test_noise_trains_its_weights_and_not_the_features() -> None:
     head, z = make_head(), features()
     entropy = jax.grad(lambda head, z: head(z, None).entropy(), argnums=(0, 1))(head, z)
@@ -113,7 +110,6 @@ def test_noise_trains_its_weights_and_not_the_features() -> None:
     np.testing.assert_array_equal(entropy[1], 0.0)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(("frequency", "expected"), [(0, [0, 5]), (2, [0, 2, 4, 5, 7, 9])])
 def test_weights_are_drawn_at_episode_starts_and_when_due(
     frequency: int, expected: list[int]

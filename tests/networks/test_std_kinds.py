@@ -95,7 +95,6 @@ def test_sac_has_all_kinds(std: StdKind, id: str) -> None:
     assert (state.agent.network.actor.head.log_std is not None) == (std == "shared")
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("algorithm", "environment", "settings", "message"),
     [
@@ -138,7 +137,6 @@ def test_settings_without_effect_are_refused(
         rollax.train(algorithm, environment, total_steps=20_000, quiet=True, **settings)
 
 
-@pytest.mark.quick
 def test_a_folder_of_an_earlier_version_has_the_default_kind(tmp_path: Path) -> None:
     spec = make_spec(
         "sac", "gymnax/Pendulum-v1", {}, None, None, RunOptions(total_steps=20_000), {}

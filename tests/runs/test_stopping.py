@@ -524,7 +524,7 @@ def test_objects_in_place_of_settings_raise_usage_error(undisturbed: Path) -> No
     ):
         rollax.resume(undisturbed, total_steps=13 * FRAMES, environment=rollax.make("probe/memory"))
     for function in (rollax.load, rollax.resume):
-        with pytest.raises(rollax.UsageError, match="made from its settings. Remove network=..."):
+        with pytest.raises(rollax.UsageError, match="made from settings. Remove network=..."):
             function(undisturbed, network=lambda key: None)
     assert (undisturbed / "config.yaml").read_bytes() == before
 

@@ -163,7 +163,6 @@ def test_a_warm_start_copies_the_moments_of_a_custom_optimizer(tmp_path: Path) -
         train(tmp_path / "other", init_from=source.folder, options=parts)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
