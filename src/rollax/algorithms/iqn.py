@@ -7,7 +7,7 @@ docs/algorithms/distributional.md has all equations.
 
 Deviation: the value of an action, which selects actions in acting and in targets, is the mean of
 the quantiles at the midpoints (i + 1/2) / K instead of K random fractions, so that a policy is
-deterministic. Of the risk measures of the paper, only the mean is available.
+deterministic. The risk measures of the paper are not implemented, except the mean.
 """
 
 from collections.abc import Callable
