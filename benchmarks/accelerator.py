@@ -50,6 +50,9 @@ class Stopped(Exception):
 
 def main() -> int:
     arguments = parsed()
+    # A signal during its import would leave modules that cannot be imported again.
+    import matplotlib.pyplot  # noqa: F401
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     records = read(arguments.resume)

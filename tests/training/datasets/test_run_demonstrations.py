@@ -171,7 +171,10 @@ def test_a_run_fills_its_buffer_and_says_so(data: Path, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"demonstrations": None}, "bc must have demonstrations to learn from, got none"),
-        ({"algorithm": "ppo"}, "has no effect on ppo. Use one of dqn, c51, qr_dqn, iqn, rainbow, sac, td3, bc"),
+        (
+            {"algorithm": "ppo"},
+            "has no effect on ppo. Use one of dqn, c51, qr_dqn, iqn, rainbow, sac, td3, bc",
+        ),
         ({"demonstrations": "missing.npz"}, "missing.npz does not exist"),
         ({"environment": "gymnax/CartPole-v1"}, r"observations must have the shape \['N', 4\]"),
         ({"algorithm": "dqn", "config": REPLAY | {"num_envs": 17}}, "at least one step for each"),
