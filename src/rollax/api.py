@@ -130,8 +130,8 @@ def train(
         checkpoint: Checkpoint of `init_from`: "best" (the default), "last" or a step.
         strict: Whether to raise an error if an array of `init_from` does not fit.
         demonstrations: Demonstrations or their file, as in `rollax.load_demonstrations`. `bc`
-            imitates them, and `dqn`, `sac` and `td3` start with them in the replay buffer. They are
-            copied to the run folder.
+            imitates them, and algorithms with replay, such as `dqn`, `sac` and `td3`, start with
+            them in the replay buffer. They are copied to the run folder.
         options: All other options of the run. None uses their defaults.
         metrics: Function from `Episodes` to a dictionary of additional metrics of an evaluation.
         imports: Names of modules that register the algorithm or the environment. Commands that read

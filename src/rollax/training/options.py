@@ -96,8 +96,8 @@ class RunOptions:
     """Refuse init_from if an array does not fit, instead of adapting it or keeping its initial
     value."""
     demonstrations: str | None = None
-    """File of demonstrations (see rollax record): bc imitates them, and dqn, sac and td3 start with
-    them in the replay buffer."""
+    """File of demonstrations (see rollax record): bc imitates them, and algorithms with replay,
+    such as dqn, sac and td3, start with them in the replay buffer."""
     tensorboard: bool = True
     """Write TensorBoard event files."""
     wandb: str | None = None
