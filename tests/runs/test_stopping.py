@@ -518,15 +518,13 @@ def test_custom_objects_have_to_be_passed_again(train: Callable) -> None:
 
 def test_objects_in_place_of_settings_raise_usage_error(undisturbed: Path) -> None:
     """Otherwise the run would continue with an environment that config.yaml does not name."""
-    before = (undisturbed / "config.yaml").read_bytes()
-    with pytest.raises(
-        rollax.UsageError, match=r"made from its id \(probe/memory\). Remove environment=..."
-    ):
-        rollax.resume(undisturbed, total_steps=13 * FRAMES, environment=rollax.make("probe/memory"))
+    before, total = (undisturbed / "config.yaml").read_bytes(), 13 * FRAMES
+    with pytest.raises(rollax.UsageError, match=r"id \(probe/memory\). Remove environment=..."):
+        rollax.resume(undisturbed, total_steps=total, environment=rollax.make("probe/memory"))
     with pytest.raises(rollax.UsageError, match="made from settings. Remove network=..."):
         rollax.load(undisturbed, network=lambda key: None)
     with pytest.raises(rollax.UsageError, match="A network of ppo must return"):
-        rollax.resume(undisturbed, total_steps=13 * FRAMES, network=lambda key: None)
+        rollax.resume(undisturbed, total_steps=total, network=lambda key: None)
     assert (undisturbed / "config.yaml").read_bytes() == before
 
 

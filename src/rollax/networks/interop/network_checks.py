@@ -179,10 +179,10 @@ def _check_outputs_by_action(
     """Raise UsageError unless a network returned an array `[n, size]`, of any size for None."""
     space = check_discrete(environment.action_space)
     shape = getattr(outputs, "shape", ())
-    size = size or (shape[1] if len(shape) == 2 else EXAMPLE_SIZE)
-    reason = f" for {space} and {size} of them per action"
+    number = size or (shape[1] if len(shape) == 2 else EXAMPLE_SIZE)
+    reason = f" for {space} and {number} of them per action"
     name = type(network).__name__
-    check_shape(name, f"array of {output}", outputs, ((space.n, size),), reason)
+    check_shape(name, f"array of {output}", outputs, ((space.n, number),), reason)
 
 
 def _add_check(
