@@ -38,7 +38,7 @@ EXCEPTIONS: dict[str, dict[str, int]] = {
         "tests/environments/suites/test_rulesets.py": 712,
         "tests/networks/test_layers.py": 407,
         "tests/runs/test_evolving_populations.py": 410,
-        "tests/runs/test_stopping.py": 433,
+        "tests/runs/test_stopping.py": 432,
         "tests/sweeps/test_study.py": 522,
         "tests/training/evaluation/test_metrics.py": 406,
         "tests/visualization/report/test_report.py": 416,
