@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import sys
 from typing import Any
 
 import jax
@@ -33,7 +34,9 @@ def test_names_of_an_algorithm_in_the_package(name: str) -> None:
     """The module has the pure functions. The constructor and config are also at the top level."""
     kinds, module = ALGORITHMS[name], importlib.import_module(f"rollax.algorithms.{name}")
     if kinds.unit != "evaluations":  # archives and emitters have separate modules
-        assert callable(module.learn if hasattr(module, "learn") else module.update)
+        shared = sys.modules[module.FNS.loss.__module__] if hasattr(module, "FNS") else module
+        names = {"learn", "update", "loss"} & set(vars(shared))
+        assert names and all(callable(vars(shared)[each]) for each in names)
     assert getattr(rollax, name) is getattr(module, name) is kinds.make
     assert (
         getattr(rollax, kinds.config.__name__)

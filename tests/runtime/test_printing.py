@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "rollax"
 # Calls of `print` with fixed texts.
 OF_ITS_OWN = {
     "runtime/printing.py": 1,
-    "cli/main.py": 3,
+    "cli/main.py": 2,
     "cli/parsing/help.py": 1,
     "cli/list_command.py": 1,
 }

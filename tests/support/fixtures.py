@@ -10,11 +10,13 @@ import jax
 import pytest
 
 import rollax
+from counting import forget, held
 from rollax.config import user_functions
 from rollax.training.compile import program as programs
 from rollax.training.spec import Spec
 from support.runs import NETWORK, SMALL, Script, options
 
+MANY_MAPS = 10_000
 _compiled: dict[str, Any] = {}
 
 
@@ -55,7 +57,13 @@ def programs_compiled_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def compile_once() -> Iterator[None]:
-    """Compile each program once. Processes that tests start share nothing."""
+    """Compile each program once. Processes that tests start share nothing.
+
+    Programs of earlier modules are dropped if they have many memory maps, which Linux limits.
+    """
+    if held()["maps"] > MANY_MAPS:
+        _compiled.clear()
+        forget()
     with programs_compiled_once():
         yield
 

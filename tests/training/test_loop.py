@@ -22,7 +22,7 @@ def test_every_line_has_the_mean_of_its_updates() -> None:
         lines.append((step, values["updates"], values["number"]))
 
     spec = SimpleNamespace(updates_per_line=2, config=SimpleNamespace(steps_per_update=10))
-    recorder = SimpleNamespace(metrics=write)
+    recorder = SimpleNamespace(write_metrics=write)
     session: Any = object.__new__(Session)
     session.spec, session.updates, session.start_time = spec, 3, 0.0
     session.recorder, session.callbacks = recorder, CallbackRunner((), print)
